@@ -1,0 +1,87 @@
+"""What the moving parts need from the edges: ways to reach other agents.
+
+The edges (`rpc`) implement these; tests may too. Every method that waits has a
+deadline of its own and raises Unavailable when it passes.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from diskless.model import AgentInfo
+from diskless.namespace import commands as c
+from diskless.namespace.queries import Query
+
+Buffer = bytes | bytearray | memoryview
+
+
+class ShardPeers(Protocol):
+    """The shard memories of other agents."""
+
+    async def store(
+        self, agent: AgentInfo, *, stripe: str, index: int, data: Buffer, checksums: bytes
+    ) -> int:
+        """Stores a shard; returns the incarnation that has it.
+
+        Raises CapacityExceeded, CorruptData (the bytes were damaged on the way) and
+        Unavailable.
+        """
+        ...
+
+    async def fetch(
+        self, agent: AgentInfo, *, stripe: str, index: int, first_block: int, blocks: int
+    ) -> tuple[memoryview, bytes]:
+        """Blocks of a shard, unverified, and their checksums. Raises NotFound, Unavailable."""
+        ...
+
+    async def drop(self, agent: AgentInfo, stripes: Sequence[str]) -> None:
+        """Forgets all shards of these stripes. Raises Unavailable."""
+        ...
+
+
+class Hold(Struct, frozen=True, array_like=True, gc=False):
+    """The lowest stripe of a writer that is stored, not committed, and still wanted."""
+
+    slot: int
+    incarnation: int
+    counter: int
+
+
+class Beat(Struct, frozen=True):
+    """The leader's heartbeat."""
+
+    leader: int
+    roster_version: int
+    roster: tuple[AgentInfo, ...] | None
+    """None if the agent has this version already."""
+    inline_room: bool
+
+
+class Pulse(Struct, frozen=True):
+    """An agent's answer to a beat."""
+
+    boot: str
+    roster_version: int
+    shards: int
+    bytes_used: int
+    bytes_max: int
+    messages_sent: int
+    corrupt_shards_seen: int
+    holds: tuple[Hold, ...]
+
+
+class LeaderPeers(Protocol):
+    """The namespace on another agent, and the leader's heartbeats to it."""
+
+    async def execute(self, address: str, command: c.Command) -> tuple[c.Result, ...]:
+        """Has the leader at `address` run a command. Raises NotLeader, Unavailable."""
+        ...
+
+    async def query(self, address: str, query: Query) -> Any:
+        """Asks the leader at `address`. Raises what the query does, NotLeader, Unavailable."""
+        ...
+
+    async def beat(self, address: str, beat: Beat, *, timeout_s: float) -> Pulse:
+        """Raises Unavailable."""
+        ...

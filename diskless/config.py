@@ -1,0 +1,142 @@
+"""Settings of a cluster: every default, every limit, and their validation.
+
+`ClusterSettings` is what an operator chooses and what makes two clusters equal;
+`Tuning` holds the times and sizes that rarely change. Both are frozen and travel
+to the agents as they are. `validate()` runs once, before anything starts.
+"""
+
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from diskless.errors import BadSettings
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+DATA_SHARDS_MAX = 24
+PARITY_SHARDS_MAX = 8
+AGENTS_MAX = 256
+MEMORY_BYTES_MIN = 16 * MIB
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNITS |= {unit + "I": 1024**power for power, unit in enumerate("KMGT", start=1)}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+
+
+def parse_bytes(text: str) -> int:
+    """The number of bytes in `512MiB`, `2GB`, `64k` or `1048576`. Raises BadSettings."""
+    match = _SIZE.fullmatch(text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise BadSettings(f"{text!r} is not a size: write for example 512MiB or 2GB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def format_bytes(count: float) -> str:
+    """`count` in the largest binary unit that keeps it at one or more."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Times and sizes with good defaults; tests shorten the times."""
+
+    stripe_bytes: int = MIB
+    inline_bytes_max: int = 64 * KIB
+    """A file of at most this many bytes may travel inside its command."""
+    inline_flush_bytes_max: int = 128 * KIB
+    """When more than this waits at a flush, packing into stripes is cheaper."""
+    inline_share_max: float = 0.10
+    """The part of an agent's memory that inline files may take."""
+    demote_bytes_min: int = 4 * KIB
+    """Inline files larger than this move into stripes once they have lived a while."""
+    demote_delay_s: float = 5.0
+
+    failure_timeout_s: float = 1.0
+    """Silence after which the leader holds an agent to be down."""
+    store_timeout_s: float = 5.0
+    fetch_timeout_s: float = 5.0
+    hedge_delay_s: float = 0.3
+    """A shard that takes longer than this is reconstructed from others meanwhile."""
+    request_timeout_s: float = 30.0
+    """The longest that an agent works on one client request."""
+
+    free_delay_s: float = 30.0
+    """How long the bytes of a deleted file stay readable for those who opened it."""
+    orphan_delay_s: float = 60.0
+    """Age from which a stripe that no file names is examined, fenced and freed."""
+    janitor_interval_s: float = 2.0
+    repack_live_share: float = 0.5
+    """Stripes with less than this part alive are repacked."""
+
+    upload_bytes_max: int = 8 * MIB
+    """Bytes of one upload that may be under way to other agents at once."""
+    gateway_bytes_max: int = 64 * MIB
+    """Payload of client requests that an agent holds at once; then it stops reading."""
+
+    def validate(self) -> None:
+        """Raises BadSettings when the sizes contradict each other."""
+        if not 64 * KIB <= self.stripe_bytes <= 4 * MIB:
+            raise BadSettings("stripe_bytes must lie between 64 KiB and 4 MiB")
+        if self.inline_bytes_max > self.stripe_bytes:
+            raise BadSettings("inline_bytes_max must not exceed stripe_bytes")
+        if self.upload_bytes_max < 2 * self.stripe_bytes:
+            raise BadSettings("upload_bytes_max must hold at least two stripes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """What an operator chooses with `diskless up`."""
+
+    name: str = "default"
+    agents: int = 6
+    data_shards: int = 4
+    parity_shards: int = 2
+    memory_bytes: int = 512 * MIB
+    """Of each agent: shards, inline files and the namespace's log together."""
+    tuning: Tuning = field(default_factory=Tuning)
+
+    @property
+    def agents_min(self) -> int:
+        """Enough for a full stripe, and for a majority that survives k losses."""
+        return max(self.data_shards + self.parity_shards, 2 * self.parity_shards + 1)
+
+    def validate(self) -> "ClusterSettings":
+        """Returns itself, or raises BadSettings with one line that says what to change."""
+        m, k = self.data_shards, self.parity_shards
+        if not _NAME.fullmatch(self.name):
+            raise BadSettings(
+                f"cluster name {self.name!r}: use up to 32 of a-z, 0-9 and '-', "
+                "beginning with a letter or digit"
+            )
+        if not 1 <= m <= DATA_SHARDS_MAX:
+            raise BadSettings(f"m = {m} data shards: choose 1 to {DATA_SHARDS_MAX}")
+        if not 1 <= k <= PARITY_SHARDS_MAX:
+            raise BadSettings(f"k = {k} parity shards: choose 1 to {PARITY_SHARDS_MAX}")
+        if self.agents < self.agents_min:
+            raise BadSettings(
+                f"{self.agents} agents are too few for {m}+{k}: "
+                f"it needs max(m+k, 2k+1) = {self.agents_min}"
+            )
+        if self.agents > AGENTS_MAX:
+            raise BadSettings(f"{self.agents} agents: at most {AGENTS_MAX} are supported")
+        if self.memory_bytes < MEMORY_BYTES_MIN:
+            raise BadSettings(
+                f"{format_bytes(self.memory_bytes)} of memory an agent is too little: "
+                f"give at least {format_bytes(MEMORY_BYTES_MIN)}"
+            )
+        self.tuning.validate()
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "ClusterSettings":
+        return cls(**(data | {"tuning": Tuning(**data.get("tuning", {}))}))

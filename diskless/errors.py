@@ -1,0 +1,186 @@
+"""Every exception of diskless, with its wire reason and its exit code.
+
+An error crosses a wire as its class name (the *reason*) and one line of text;
+`error_from_wire` builds the same class again on the other side. Code decides by
+class, never by the text. Where Python has a built-in exception for the case, ours
+is a subclass of it too, so that users need not know diskless to catch it.
+"""
+
+from typing import ClassVar
+
+
+class DisklessError(Exception):
+    """Base of all errors that diskless raises on purpose.
+
+    `retryable` says that the same request may succeed if it is sent again, to this
+    agent or another, and that sending it again is safe.
+    """
+
+    exit_code: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False
+
+    @property
+    def reason(self) -> str:
+        return type(self).__name__
+
+
+class BadSettings(DisklessError, ValueError):
+    """Settings that no cluster can run with."""
+
+    exit_code = 2
+
+
+class BadRequest(DisklessError, ValueError):
+    """A request that makes no sense: a relative path, a negative offset, a cycle."""
+
+    exit_code = 2
+
+
+class NotFound(DisklessError, FileNotFoundError):
+    exit_code = 3
+
+
+class AlreadyExists(DisklessError, FileExistsError):
+    exit_code = 4
+
+
+class PathIsDirectory(DisklessError, IsADirectoryError):
+    exit_code = 5
+
+
+class PathIsFile(DisklessError, NotADirectoryError):
+    """A directory was needed where a file is."""
+
+    exit_code = 5
+
+
+class DirectoryNotEmpty(DisklessError, OSError):
+    exit_code = 5
+
+
+class TooFewShards(DisklessError, OSError):
+    """A stripe has fewer readable shards than it needs: its bytes cannot be had now."""
+
+    exit_code = 6
+
+
+class CorruptData(DisklessError, OSError):
+    """Bytes failed their checksum and no other copy of them could be found."""
+
+    exit_code = 6
+
+
+class CapacityExceeded(DisklessError, OSError):
+    """There is no room in the memory of enough agents."""
+
+    exit_code = 7
+
+
+class TooFewAgents(DisklessError, OSError):
+    """Fewer agents are alive than a protected write needs, so it is refused."""
+
+    exit_code = 8
+
+
+class Unavailable(DisklessError, ConnectionError):
+    """An agent, or the whole cluster, cannot be reached now."""
+
+    exit_code = 9
+    retryable = True
+
+
+class NotLeader(DisklessError, ConnectionError):
+    """The agent that was asked does not lead; replies name the one that does."""
+
+    exit_code = 9
+    retryable = True
+
+
+class StaleShards(DisklessError, OSError):
+    """A commit names shards of a superseded incarnation, or of a fenced stripe."""
+
+    exit_code = 9
+    retryable = True
+
+
+class SessionExpired(DisklessError, OSError):
+    """The table of answers no longer knows this client or this sequence number.
+
+    Whether the command ran cannot be told any more, so it is never run again.
+    """
+
+    exit_code = 9
+
+
+class UploadLost(DisklessError, OSError):
+    """The agent that buffered an upload is gone or has dropped it: send it again."""
+
+    exit_code = 9
+
+
+class DeadlineExceeded(DisklessError, TimeoutError):
+    exit_code = 10
+
+
+class Unauthorized(DisklessError, PermissionError):
+    """The cluster's secret is missing or wrong."""
+
+    exit_code = 11
+
+
+class BadFrame(DisklessError, ValueError):
+    """A client sent bytes that are no frame; its connection is closed."""
+
+    exit_code = 12
+
+
+class NoCluster(DisklessError, LookupError):
+    """No cluster of that name is known here."""
+
+    exit_code = 13
+
+
+class ClusterExists(DisklessError, OSError):
+    """A cluster of that name runs already, with other settings."""
+
+    exit_code = 14
+
+
+class FilesExist(DisklessError, OSError):
+    """Stopping the cluster would destroy files."""
+
+    exit_code = 15
+
+
+class LaunchFailed(DisklessError, RuntimeError):
+    """Ray or an agent did not start."""
+
+    exit_code = 16
+
+
+class NamespaceLost(DisklessError, OSError):
+    """The agent that kept the namespace came back without its memory."""
+
+    exit_code = 17
+
+
+class InternalError(DisklessError, RuntimeError):
+    """A bug in diskless: the agent's log has the traceback."""
+
+
+def _all_subclasses(cls: type[DisklessError]) -> dict[str, type[DisklessError]]:
+    found = {cls.__name__: cls}
+    for sub in cls.__subclasses__():
+        found |= _all_subclasses(sub)
+    return found
+
+
+BY_REASON = _all_subclasses(DisklessError)
+
+
+def error_from_wire(reason: str, message: str) -> DisklessError:
+    """The exception that `reason` names; an unknown reason keeps its name in the text."""
+    cls = BY_REASON.get(reason)
+    if cls is None:
+        return DisklessError(f"{reason}: {message}")
+    return cls(message)

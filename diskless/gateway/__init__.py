@@ -1,0 +1,1 @@
+"""The door for clients: frames over a Unix socket and TCP."""

@@ -1,0 +1,198 @@
+"""The bytes of a frame: its header, its limits, and a parser that takes any split of them.
+
+docs/frames.md is the specification. This module owns the header's layout and refuses,
+as BadFrame, whatever is no frame or breaks a limit. It never looks inside a meta or a
+payload, does no I/O, and never allocates for a body that has not been admitted.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from diskless.config import KIB, MIB
+from diskless.errors import BadFrame
+
+MAGIC = 0xD15C
+VERSION = 1
+NO_LEADER = 0xFFFF
+ROSTER_MASK = 0xFFFF
+
+META_BYTES_MAX = MIB
+PAYLOAD_BYTES_MAX = 4 * MIB
+HELLO_BYTES_MAX = 4 * KIB
+"""Largest body (meta and payload) of the first frame, from a client not yet trusted."""
+RECEIVE_BYTES = 64 * KIB
+"""Frames up to this size are cut out of one buffer, many for each recv. The body of a
+larger one is received straight into memory of its own."""
+
+_HEADER = struct.Struct(">HBBHHQII")
+HEADER_BYTES = _HEADER.size
+
+
+class Header(NamedTuple):
+    kind: int
+    leader: int
+    roster: int
+    request: int
+    meta_bytes: int
+    payload_bytes: int
+
+
+class Frame(NamedTuple):
+    header: Header
+    meta: bytes | memoryview
+    payload: bytes | memoryview
+
+
+def pack_header(
+    kind: int,
+    request: int,
+    *,
+    meta_bytes: int,
+    payload_bytes: int = 0,
+    leader: int = 0,
+    roster: int = 0,
+) -> bytes:
+    """The 24 bytes before a meta and a payload of these sizes."""
+    return _HEADER.pack(
+        MAGIC, VERSION, kind, leader, roster, request, meta_bytes, payload_bytes
+    )
+
+
+def unpack_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> Header:
+    """The header at `offset`. Raises BadFrame for a wrong magic, version or size."""
+    magic, version, kind, leader, roster, request, meta_bytes, payload_bytes = (
+        _HEADER.unpack_from(buffer, offset)
+    )
+    if magic != MAGIC:
+        raise BadFrame(f"magic is {magic:04X}, not {MAGIC:04X}")
+    if version != VERSION:
+        raise BadFrame(f"version is {version}, not {VERSION}")
+    if meta_bytes > META_BYTES_MAX:
+        raise BadFrame(f"meta of {meta_bytes} bytes, at most {META_BYTES_MAX} are allowed")
+    if payload_bytes > PAYLOAD_BYTES_MAX:
+        raise BadFrame(
+            f"payload of {payload_bytes} bytes, at most {PAYLOAD_BYTES_MAX} are allowed"
+        )
+    return Header(kind, leader, roster, request, meta_bytes, payload_bytes)
+
+
+def _admit_all(body_bytes: int) -> bool:
+    return True
+
+
+class FrameParser:
+    """Cuts frames out of a byte stream that arrives in pieces of any size.
+
+    Offer `get_buffer()` to recv, report what came with `received()`, then call `next()`
+    until it gives None. When a header has come, `admit(body_bytes)` is asked once; if it
+    says no, the parser is `stalled` and gives nothing more until `grant()`. While it is
+    stalled, or while `next()` still has frames to give, no more bytes may be received.
+    A frame given out owns its bytes: the parser never touches them again.
+    """
+
+    def __init__(
+        self,
+        *,
+        body_bytes_max: int = META_BYTES_MAX + PAYLOAD_BYTES_MAX,
+        admit: Callable[[int], bool] = _admit_all,
+    ) -> None:
+        self.body_bytes_max = body_bytes_max
+        self.stalled = False
+        self._admit = admit
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self._start = 0
+        self._end = 0
+        self._header: Header | None = None
+        self._body: memoryview | None = None
+        self._filled = 0
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether part of a frame has come and the rest has not."""
+        return self._body is not None or self._start < self._end
+
+    @property
+    def last_header(self) -> Header | None:
+        """The header of the frame under way, so that a refusal can name its request."""
+        return self._header
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes belong; never empty."""
+        if self._body is not None:
+            return self._body[self._filled :]
+        left = self._end - self._start
+        if self._start:
+            self._buffer[:left] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, left
+        return self._buffer[left:]
+
+    def received(self, count: int) -> None:
+        """`count` bytes were put at the front of the last `get_buffer()`."""
+        if self._body is not None:
+            self._filled += count
+        else:
+            self._end += count
+
+    def grant(self) -> None:
+        """The body that `admit` refused may come now."""
+        assert self.stalled
+        self.stalled = False
+
+    def next(self) -> Frame | None:
+        """The next whole frame, or None. Raises BadFrame; the parser is useless then."""
+        if self.stalled:
+            return None
+        header = self._header
+        if header is None:
+            if self._end - self._start < HEADER_BYTES:
+                return None
+            header = self._begin()
+            if self.stalled:
+                return None
+        if self._body is not None:
+            return self._take_large(header)
+        body_bytes = header.meta_bytes + header.payload_bytes
+        if self._end - self._start >= body_bytes:
+            return self._take_small(header)
+        if HEADER_BYTES + body_bytes > RECEIVE_BYTES:
+            self._move_to_own_memory(body_bytes)
+        return None
+
+    def _begin(self) -> Header:
+        header = unpack_header(self._buffer, self._start)
+        self._header = header
+        self._start += HEADER_BYTES
+        body_bytes = header.meta_bytes + header.payload_bytes
+        if body_bytes > self.body_bytes_max:
+            raise BadFrame(
+                f"{body_bytes} bytes of meta and payload, "
+                f"at most {self.body_bytes_max} are allowed here"
+            )
+        self.stalled = not self._admit(body_bytes)
+        return header
+
+    def _take_small(self, header: Header) -> Frame:
+        split = self._start + header.meta_bytes
+        end = split + header.payload_bytes
+        meta = bytes(self._buffer[self._start : split])
+        payload = bytes(self._buffer[split:end]) if end > split else b""
+        self._start = end
+        self._header = None
+        return Frame(header, meta, payload)
+
+    def _take_large(self, header: Header) -> Frame | None:
+        body = self._body
+        assert body is not None
+        if self._filled < len(body):
+            return None
+        self._body = None
+        self._header = None
+        return Frame(header, body[: header.meta_bytes], body[header.meta_bytes :])
+
+    def _move_to_own_memory(self, body_bytes: int) -> None:
+        here = self._end - self._start
+        self._body = memoryview(bytearray(body_bytes))
+        self._body[:here] = self._buffer[self._start : self._end]
+        self._filled = here
+        self._start = self._end = 0

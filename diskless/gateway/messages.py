@@ -1,0 +1,231 @@
+"""The meta of every request and reply between a client and an agent.
+
+docs/frames.md is the page for other languages; these structs are its Python side
+and are checked on decoding, so that a handler only sees well-formed requests.
+"""
+
+from enum import IntEnum
+
+import msgspec
+from msgspec import Struct
+
+from diskless.errors import DisklessError, error_from_wire
+from diskless.model import Extent, Stripe
+
+
+class Kind(IntEnum):
+    HELLO = 1
+    SESSION = 2
+    ROSTER = 3
+    PUT = 4
+    WRITE = 5
+    COMMIT = 6
+    ABORT = 7
+    OPEN = 8
+    READ = 9
+    STAT = 10
+    LIST = 11
+    MKDIRS = 12
+    RENAME = 13
+    DELETE = 14
+    SUMMARY = 15
+    STATUS = 16
+    DONE = 0x80
+    REFUSED = 0x81
+
+
+class Empty(Struct):
+    pass
+
+
+class Hello(Struct):
+    secret: str
+    client: str = ""
+
+
+class Peer(Struct, frozen=True):
+    """A gateway that clients may use."""
+
+    slot: int
+    gateway: str
+    socket: str
+    host: str
+    up: bool
+
+
+class Roster(Struct):
+    agents: list[Peer]
+
+
+class Welcome(Struct):
+    cluster: str
+    name: str
+    slot: int
+    data_shards: int
+    parity_shards: int
+    stripe_bytes: int
+    agents: list[Peer]
+
+
+class Session(Struct):
+    session: int
+
+
+class NewFile(Struct):
+    """One piece of an upload's bytes; the checksum is checked if it is given."""
+
+    path: str
+    size: int
+    checksum: str = ""
+
+
+class Put(Struct, kw_only=True):
+    session: int
+    sequence: int
+    files: list[NewFile]
+    overwrite: bool = False
+
+
+class Write(Struct):
+    """The next bytes of an upload. `resume` lists what another agent had sealed of it."""
+
+    upload: int
+    offset: int
+    resume: list[Stripe] = []
+
+
+class Written(Struct):
+    """`sealed` continues, from byte `sealed_from`, the list of an upload's safe stripes."""
+
+    received: int
+    sealed_from: int
+    sealed: list[Stripe]
+
+
+class Commit(Put):
+    upload: int
+    offset: int
+    resume: list[Stripe] = []
+
+
+class Abort(Struct):
+    upload: int
+
+
+class Status(Struct, frozen=True):
+    """What a client sees of a path."""
+
+    path: str
+    directory: bool
+    size: int
+    mtime_ms: int
+    id: int
+    checksum: str
+
+
+class Committed(Struct):
+    files: list[Status]
+
+
+class Open(Struct):
+    path: str
+    prefetch: int = 0
+
+
+class Opened(Struct):
+    file: Status
+    extents: list[Extent]
+
+
+class Read(Struct):
+    extents: list[Extent]
+
+
+class Stat(Struct):
+    path: str
+
+
+class List(Struct):
+    path: str
+    after: str = ""
+    limit: int = 1000
+
+
+class Listing(Struct):
+    entries: list[Status]
+    more: bool
+
+
+class Mkdirs(Struct):
+    session: int
+    sequence: int
+    path: str
+
+
+class Created(Struct):
+    created: bool
+
+
+class Rename(Struct):
+    session: int
+    sequence: int
+    source: str
+    target: str
+    overwrite: bool = False
+
+
+class Delete(Struct):
+    session: int
+    sequence: int
+    path: str
+    recursive: bool = False
+
+
+class Deleted(Struct):
+    deleted: bool
+
+
+class Summary(Struct):
+    path: str
+
+
+class Summed(Struct):
+    files: int
+    directories: int
+    bytes: int
+
+
+class Refusal(Struct):
+    reason: str
+    message: str
+    retryable: bool = False
+
+    @classmethod
+    def of(cls, error: DisklessError) -> "Refusal":
+        return cls(error.reason, str(error), error.retryable)
+
+    def error(self) -> DisklessError:
+        return error_from_wire(self.reason, self.message)
+
+
+REQUESTS: dict[Kind, type[Struct]] = {
+    Kind.HELLO: Hello,
+    Kind.SESSION: Empty,
+    Kind.ROSTER: Empty,
+    Kind.PUT: Put,
+    Kind.WRITE: Write,
+    Kind.COMMIT: Commit,
+    Kind.ABORT: Abort,
+    Kind.OPEN: Open,
+    Kind.READ: Read,
+    Kind.STAT: Stat,
+    Kind.LIST: List,
+    Kind.MKDIRS: Mkdirs,
+    Kind.RENAME: Rename,
+    Kind.DELETE: Delete,
+    Kind.SUMMARY: Summary,
+    Kind.STATUS: Empty,
+}
+
+encode = msgspec.json.encode
+DECODERS = {kind: msgspec.json.Decoder(struct) for kind, struct in REQUESTS.items()}

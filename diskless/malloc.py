@@ -1,0 +1,34 @@
+"""How this process's C heap treats the memory that diskless frees.
+
+Owns one setting of glibc's allocator, made once at the start of an agent. Never
+changes what a program computes, only how often the kernel must zero pages for it.
+"""
+
+import ctypes
+
+# Of glibc's malloc.h. A request of MMAP_THRESHOLD bytes or more gets its own mapping;
+# free memory at the top of the heap beyond TRIM_THRESHOLD goes back to the kernel.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+
+_MMAP_THRESHOLD_BYTES = 32 * 1024 * 1024  # the most that glibc accepts
+_TRIM_THRESHOLD_BYTES = 256 * 1024 * 1024
+
+
+def keep_heap() -> bool:
+    """Keep freed memory for the next stripe. False where libc has no such setting.
+
+    Coding a 1 MiB stripe allocates and frees 3 MiB. By default glibc gives it back to
+    the kernel and faults it in again each time, page by page: 500 to 2,300 us a
+    stripe, against 140 us on memory that stayed. Both thresholds must be set: to set
+    one alone also ends glibc's own adapting of the other, and TRIM_THRESHOLD alone
+    is the worst of all (2,000 us), since every shard then is a mapping of its own.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
+        return False
+    mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
+    mmap_set: int = mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
+    trim_set: int = mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
+    return mmap_set == trim_set == 1

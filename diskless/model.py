@@ -1,0 +1,104 @@
+"""The nouns that all parts share: stripes, extents, file records, agents.
+
+All are immutable, cheap (msgspec structs) and mean the same in the log, on gRPC
+and in memory. Nothing here does I/O or knows where it is stored.
+"""
+
+from msgspec import Struct
+
+
+
+def slot_name(slot: int) -> str:
+    return f"agent-{slot}"
+
+
+def parse_slot(text: str) -> int:
+    """The number of a slot named `agent-3` or `3`. Raises ValueError."""
+    number = text.removeprefix("agent-")
+    if not number.isdecimal():
+        raise ValueError(f"{text!r} is not a slot: write agent-3 or 3")
+    return int(number)
+
+
+class Place(Struct, frozen=True, array_like=True, gc=False):
+    """Where a shard is: a slot, in one of its lives."""
+
+    slot: int
+    incarnation: int
+
+
+class Extent(Struct, frozen=True, array_like=True, gc=False):
+    """A byte range of a stripe's payload."""
+
+    stripe: str
+    offset: int
+    length: int
+
+
+class Stripe(Struct, frozen=True, array_like=True):
+    """Up to about 1 MiB of payload, coded as m+k shards on as many agents.
+
+    `places[i]` holds shard i; the first `data_shards` hold the payload in order.
+    `version` grows with every move of a shard.
+    """
+
+    id: str
+    data_shards: int
+    parity_shards: int
+    payload_bytes: int
+    places: tuple[Place, ...]
+    version: int = 0
+    codec: str = "isa_l_rs_cauchy"
+
+
+class StripeId(Struct, frozen=True, gc=False):
+    """The parts of a stripe's id: who made it, in which life, and its number there."""
+
+    slot: int
+    incarnation: int
+    counter: int
+
+    def __str__(self) -> str:
+        return f"{self.slot}.{self.incarnation}.{self.counter}"
+
+    @classmethod
+    def parse(cls, text: str) -> "StripeId":
+        slot, incarnation, counter = text.split(".")
+        return cls(int(slot), int(incarnation), int(counter))
+
+
+class FileRecord(Struct, frozen=True, array_like=True):
+    """What the namespace knows of a file's content.
+
+    `id` is new with every put, so equal ids mean equal bytes; `layout` grows when
+    the same bytes move to other stripes. Exactly one of `inline` and `extents`
+    holds the content (an empty file is inline). `checksum` is XXH3-64 of it all.
+    """
+
+    id: int
+    size: int
+    mtime_ms: int
+    checksum: int
+    inline: bytes | None
+    extents: tuple[Extent, ...] = ()
+    layout: int = 0
+
+
+class AgentInfo(Struct, frozen=True):
+    """A member of the cluster, as the namespace records it."""
+
+    slot: int
+    incarnation: int
+    boot: str
+    """Random name of one life of the process, given by itself."""
+    address: str
+    """host:port of its gRPC door."""
+    gateway: str
+    """host:port of its TCP door for clients."""
+    socket: str
+    """Path of its Unix socket, for clients on the same host."""
+    host: str
+    """Failure domain: agents with the same value die together."""
+    node: str
+    pid: int
+    up: bool = True

@@ -1,0 +1,1 @@
+"""The namespace: commands in, answers out; a pure function of its log."""

@@ -1,0 +1,157 @@
+"""The commands of the namespace's log, and their results.
+
+A command is immutable data; `NamespaceState.apply` gives it its meaning. Commands
+from clients carry (session, sequence), so that a repeat is answered and not run.
+`encode` and `decode` are their form on the wire and in the log.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from diskless.errors import BY_REASON, DisklessError, error_from_wire
+from diskless.model import Extent, Stripe
+
+
+class _Command(Struct, frozen=True, tag=True, array_like=True):
+    pass
+
+
+class NewFile(Struct, frozen=True, array_like=True):
+    """A file to be: its bytes are in `inline`, or where `extents` say."""
+
+    path: str
+    size: int
+    checksum: int
+    inline: bytes | None
+    extents: tuple[Extent, ...] = ()
+
+
+class Put(Struct, frozen=True, array_like=True):
+    """Files of one client request: all become visible, or none."""
+
+    session: int
+    sequence: int
+    overwrite: bool
+    files: tuple[NewFile, ...]
+
+
+class Commit(_Command, frozen=True, tag=True, array_like=True):
+    """One flush of a writer: the stripes it stored, and every put that lies in them.
+
+    Each put succeeds or fails for itself. All puts that use a stripe are in the
+    command that defines it; a stripe that no successful put uses is freed at once.
+    """
+
+    stripes: tuple[Stripe, ...]
+    puts: tuple[Put, ...]
+
+
+class OpenSession(_Command, frozen=True, tag=True, array_like=True):
+    """Begins a client's numbered row of mutations; the answer is its session."""
+
+
+class Mkdirs(_Command, frozen=True, tag=True, array_like=True):
+    session: int
+    sequence: int
+    path: str
+
+
+class Rename(_Command, frozen=True, tag=True, array_like=True):
+    session: int
+    sequence: int
+    source: str
+    target: str
+    overwrite: bool
+
+
+class Delete(_Command, frozen=True, tag=True, array_like=True):
+    session: int
+    sequence: int
+    path: str
+    recursive: bool
+
+
+class Move(Struct, frozen=True, array_like=True):
+    """The same bytes of file `id` are now also at `extents`."""
+
+    id: int
+    layout: int
+    extents: tuple[Extent, ...]
+
+
+class Relocate(_Command, frozen=True, tag=True, array_like=True):
+    """Puts files' bytes elsewhere, each only if its record is still as it was read.
+
+    Demotion of inline files and repacking of half-dead stripes are both this.
+    """
+
+    stripes: tuple[Stripe, ...]
+    moves: tuple[Move, ...]
+
+
+class Fence(_Command, frozen=True, tag=True, array_like=True):
+    """From now on no commit may define a stripe of this writer numbered under `below`."""
+
+    slot: int
+    incarnation: int
+    below: int
+
+
+class Reap(_Command, frozen=True, tag=True, array_like=True):
+    """Forgets freed stripes, so that their shards may be dropped."""
+
+    stripes: tuple[str, ...]
+
+
+class AgentUp(_Command, frozen=True, tag=True, array_like=True):
+    """A process serves a slot. A new `boot` is a new incarnation, with empty memory."""
+
+    slot: int
+    boot: str
+    address: str
+    gateway: str
+    socket: str
+    host: str
+    node: str
+    pid: int
+
+
+class AgentDown(_Command, frozen=True, tag=True, array_like=True):
+    slot: int
+    incarnation: int
+
+
+Command = (
+    Commit | OpenSession | Mkdirs | Rename | Delete | Relocate | Fence | Reap | AgentUp | AgentDown
+)
+
+
+class Done(Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """Success. `number` is a session, an incarnation, or the id of a put's first file."""
+
+    number: int = 0
+    time_ms: int = 0
+    changed: bool = True
+
+
+class Refused(Struct, frozen=True, tag=True, array_like=True, gc=False):
+    reason: str
+    message: str
+
+    @classmethod
+    def of(cls, error: DisklessError) -> "Refused":
+        return cls(error.reason, str(error))
+
+    @property
+    def retryable(self) -> bool:
+        return BY_REASON[self.reason].retryable
+
+    def error(self) -> DisklessError:
+        return error_from_wire(self.reason, self.message)
+
+
+Result = Done | Refused
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Command).decode
+decode_results = msgspec.msgpack.Decoder(tuple[Result, ...]).decode

@@ -1,0 +1,112 @@
+"""The ledger of stripes: which exist, which files lie in them, which may be dropped.
+
+A stripe is *live* while a file has an extent in it; then *freed*, readable still by
+those who opened such a file; then reaped, after which nobody may define it again,
+because its writer is fenced past it. Invariant: a live entry's `live_bytes` is the
+sum of the extents of `files` in it, and is positive.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+
+from diskless.errors import NotFound, StaleShards
+from diskless.model import Extent, Stripe, StripeId
+
+
+class Verdict(Enum):
+    """What the holder of a shard should do with it."""
+
+    KEEP = "keep"
+    DROP = "drop"
+    UNDECIDED = "undecided"
+    """Unknown, but a commit that is under way may still define it."""
+
+
+class Entry:
+    __slots__ = ("files", "live_bytes", "stripe")
+
+    def __init__(self, stripe: Stripe) -> None:
+        self.stripe = stripe
+        self.live_bytes = 0
+        self.files: dict[int, int] = {}  # file id -> its live bytes here
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.freed_ms: dict[str, int] = {}  # in order of freeing
+        self.fences: dict[tuple[int, int], int] = {}
+        self.partly_dead: dict[str, None] = {}
+        self.live_bytes = 0
+        self.stored_bytes = 0
+        self.changes = 0  # counts changes of the set of stripes, for caches
+
+    def check_new(self, stripe: Stripe) -> None:
+        """Raises StaleShards if a fence forbids to define this stripe."""
+        who = StripeId.parse(stripe.id)
+        if who.counter < self.fences.get((who.slot, who.incarnation), 0):
+            raise StaleShards(f"stripe {stripe.id} was given up as unfinished: write it again")
+
+    def define(self, stripe: Stripe) -> None:
+        """Adds a stripe, still without files. Defining it again changes nothing."""
+        if stripe.id not in self.entries:
+            self.entries[stripe.id] = Entry(stripe)
+            self.stored_bytes += stored_bytes(stripe)
+            self.changes += 1
+
+    def add(self, file: int, extents: Iterable[Extent]) -> None:
+        for extent in extents:
+            entry = self.entries[extent.stripe]
+            entry.files[file] = entry.files.get(file, 0) + extent.length
+            entry.live_bytes += extent.length
+            self.live_bytes += extent.length
+
+    def release(self, file: int, extents: Iterable[Extent], *, now_ms: int) -> None:
+        for extent in extents:
+            entry = self.entries[extent.stripe]
+            entry.live_bytes -= extent.length
+            self.live_bytes -= extent.length
+            entry.files[file] -= extent.length
+            if entry.files[file] == 0:
+                del entry.files[file]
+            assert entry.live_bytes >= 0
+            self.partly_dead[extent.stripe] = None
+        self.free_unused((extent.stripe for extent in extents), now_ms=now_ms)
+
+    def free_unused(self, stripes: Iterable[str], *, now_ms: int) -> None:
+        """Marks those of `stripes` freed in which no file lies."""
+        for id_ in stripes:
+            if self.entries[id_].live_bytes == 0 and id_ not in self.freed_ms:
+                self.freed_ms[id_] = now_ms
+                self.partly_dead.pop(id_, None)
+                self.changes += 1
+
+    def reap(self, stripes: Iterable[str]) -> None:
+        """Forgets stripes that are freed; others of the list are left as they are."""
+        for id_ in stripes:
+            if self.freed_ms.pop(id_, None) is not None:
+                self.stored_bytes -= stored_bytes(self.entries.pop(id_).stripe)
+                self.changes += 1
+
+    def fence(self, slot: int, incarnation: int, below: int) -> None:
+        key = (slot, incarnation)
+        self.fences[key] = max(below, self.fences.get(key, 0))
+
+    def get(self, id_: str) -> Stripe:
+        entry = self.entries.get(id_)
+        if entry is None:
+            raise NotFound(f"stripe {id_}: its bytes were deleted or replaced and have been freed")
+        return entry.stripe
+
+    def verdict(self, id_: str) -> Verdict:
+        if id_ in self.entries:
+            return Verdict.KEEP
+        who = StripeId.parse(id_)
+        fenced = who.counter < self.fences.get((who.slot, who.incarnation), 0)
+        return Verdict.DROP if fenced else Verdict.UNDECIDED
+
+
+def stored_bytes(stripe: Stripe) -> int:
+    """Bytes of all the stripe's shards, up to rounding."""
+    shard = -(-stripe.payload_bytes // stripe.data_shards)
+    return shard * (stripe.data_shards + stripe.parity_shards)

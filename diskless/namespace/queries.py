@@ -1,0 +1,103 @@
+"""Questions to the namespace, and their answers. They change nothing."""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from diskless.model import FileRecord, Stripe
+from diskless.namespace.ledger import Verdict
+from diskless.namespace.state import NamespaceState, PathStatus, Summary
+
+PAGE_ENTRIES_MAX = 5000
+REVIEW_STRIPES_MAX = 2000
+
+
+class _Query(Struct, frozen=True, tag=True, array_like=True):
+    pass
+
+
+class Stat(_Query, frozen=True, tag=True, array_like=True):
+    path: str
+
+
+class Page(_Query, frozen=True, tag=True, array_like=True):
+    path: str
+    after: str
+    limit: int
+
+
+class Open(_Query, frozen=True, tag=True, array_like=True):
+    path: str
+
+
+class Locate(_Query, frozen=True, tag=True, array_like=True):
+    stripes: tuple[str, ...]
+
+
+class Summarize(_Query, frozen=True, tag=True, array_like=True):
+    path: str
+
+
+class Review(_Query, frozen=True, tag=True, array_like=True):
+    """What to do with shards of these stripes."""
+
+    stripes: tuple[str, ...]
+
+
+class Report(_Query, frozen=True, tag=True, array_like=True):
+    """The whole cluster's status, as JSON; answered by the leader's agent."""
+
+
+Query = Stat | Page | Open | Locate | Summarize | Review | Report
+
+
+class Listed(Struct, frozen=True, array_like=True):
+    entries: list[PathStatus]
+    more: bool
+
+
+class OpenedFile(Struct, frozen=True, array_like=True):
+    record: FileRecord
+    stripes: list[Stripe]
+
+
+ANSWERS: dict[type, Any] = {
+    Stat: PathStatus,
+    Page: Listed,
+    Open: OpenedFile,
+    Locate: list[Stripe],
+    Summarize: Summary,
+    Review: list[Verdict],
+    Report: bytes,
+}
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Query).decode
+_ANSWER_DECODERS = {kind: msgspec.msgpack.Decoder(answer) for kind, answer in ANSWERS.items()}
+
+
+def decode_answer(query: Query, data: bytes) -> Any:
+    return _ANSWER_DECODERS[type(query)].decode(data)
+
+
+def answer(state: NamespaceState, query: Query) -> Any:
+    """The answer from `state`. Raises what the question deserves, such as NotFound."""
+    match query:
+        case Stat(path):
+            return state.stat(path)
+        case Page(path, after, limit):
+            entries, more = state.page(
+                path, after=after, limit=min(max(limit, 1), PAGE_ENTRIES_MAX)
+            )
+            return Listed(entries, more)
+        case Open(path):
+            return OpenedFile(*state.open(path))
+        case Locate(stripes):
+            return state.locate(stripes)
+        case Summarize(path):
+            return state.summary(path)
+        case Review(stripes):
+            return [state.ledger.verdict(id_) for id_ in stripes]
+        case Report():
+            raise AssertionError("a report is made by the agent, which knows more than the state")

@@ -1,0 +1,300 @@
+"""The namespace's state: a pure function of its log of commands.
+
+`apply` is the only door for changes. It is deterministic: no clock, no randomness,
+no I/O; time comes with the command and never goes back. Two states that applied
+the same commands are equal. Reads are plain methods and change nothing.
+"""
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from diskless import paths
+from diskless.errors import BadRequest, DisklessError, StaleShards
+from diskless.model import AgentInfo, Extent, FileRecord, Stripe, slot_name
+from diskless.namespace import commands as c
+from diskless.namespace.ledger import Ledger
+from diskless.namespace.sessions import Sessions
+from diskless.namespace.tree import Directory, File, Node, Tree, files_under, path_of
+
+
+class PathStatus(Struct, frozen=True, array_like=True):
+    """What a path is: `record` is None for a directory (inline bytes left out)."""
+
+    path: str
+    mtime_ms: int
+    record: FileRecord | None
+
+
+class Summary(Struct, frozen=True, array_like=True):
+    files: int
+    directories: int
+    bytes: int
+
+
+class NamespaceState:
+    def __init__(self) -> None:
+        self.tree = Tree()
+        self.ledger = Ledger()
+        self.sessions = Sessions()
+        self.agents: dict[int, AgentInfo] = {}
+        self.files: dict[int, File] = {}
+        self.clock_ms = 0
+        self.bytes_logical = 0
+        self.bytes_inline = 0
+        self.roster_version = 0
+        self._last_file = 0
+
+    # -- commands ---------------------------------------------------------------
+
+    def apply(self, command: c.Command, *, now_ms: int) -> tuple[c.Result, ...]:
+        """Does one command; a commit has a result for each of its puts, others one."""
+        self.clock_ms = max(self.clock_ms, now_ms)
+        match command:
+            case c.Commit():
+                return self._commit(command)
+            case c.Mkdirs() | c.Rename() | c.Delete():
+                return (self._once(command.session, command.sequence, lambda: self._edit(command)),)
+            case c.OpenSession():
+                return (c.Done(self.sessions.open()),)
+            case c.Relocate():
+                return (self._relocate(command),)
+            case c.Fence(slot, incarnation, below):
+                self.ledger.fence(slot, incarnation, below)
+            case c.Reap(stripes):
+                self.ledger.reap(stripes)
+            case c.AgentUp():
+                return (self._agent_up(command),)
+            case c.AgentDown(slot, incarnation):
+                self._agent_down(slot, incarnation)
+        return (c.Done(),)
+
+    def _once(self, session: int, sequence: int, run: Callable[[], c.Result]) -> c.Result:
+        """Runs a client's mutation unless it has been answered before.
+
+        Retryable refusals are not recorded, so that a repeat is tried afresh.
+        """
+        try:
+            known = self.sessions.answer(session, sequence)
+        except DisklessError as error:
+            return c.Refused.of(error)
+        if known is not None:
+            return known
+        try:
+            result = run()
+        except DisklessError as error:
+            result = c.Refused.of(error)
+            if error.retryable:
+                return result
+        self.sessions.record(session, sequence, result)
+        return result
+
+    def _commit(self, command: c.Commit) -> tuple[c.Result, ...]:
+        usable, stale = self._define(command.stripes)
+        results = tuple(
+            self._once(put.session, put.sequence, lambda put=put: self._put(put, usable, stale))
+            for put in command.puts
+        )
+        self.ledger.free_unused(usable, now_ms=self.clock_ms)
+        return results
+
+    def _define(self, stripes: Iterable[Stripe]) -> tuple[set[str], dict[str, DisklessError]]:
+        """Enters the stripes that may be; says of the others why not."""
+        usable: set[str] = set()
+        stale: dict[str, DisklessError] = {}
+        for stripe in stripes:
+            try:
+                self.ledger.check_new(stripe)
+                self._check_places(stripe)
+            except StaleShards as error:
+                stale[stripe.id] = error
+            else:
+                self.ledger.define(stripe)
+                usable.add(stripe.id)
+        return usable, stale
+
+    def _check_places(self, stripe: Stripe) -> None:
+        for index, place in enumerate(stripe.places):
+            agent = self.agents.get(place.slot)
+            if agent is None or agent.incarnation != place.incarnation:
+                raise StaleShards(
+                    f"stripe {stripe.id}: shard {index} was lost when "
+                    f"{slot_name(place.slot)} restarted: write it again"
+                )
+
+    def _put(
+        self, put: c.Put, usable: set[str], stale: dict[str, DisklessError]
+    ) -> c.Result:
+        self._check_put(put, usable, stale)
+        first = self._last_file + 1
+        for file in put.files:
+            self._last_file += 1
+            record = FileRecord(
+                self._last_file, file.size, self.clock_ms, file.checksum, file.inline, file.extents
+            )
+            node, replaced = self.tree.put(file.path, record, now_ms=self.clock_ms)
+            self._hold(node)
+            if replaced is not None:
+                self._let_go([replaced])
+        return c.Done(first, self.clock_ms)
+
+    def _check_put(
+        self, put: c.Put, usable: set[str], stale: dict[str, DisklessError]
+    ) -> None:
+        names = {file.path for file in put.files}
+        if len(names) < len(put.files):
+            raise BadRequest("a path occurs twice in one request")
+        for file in put.files:
+            self.tree.check_put(file.path, overwrite=put.overwrite)
+            parts = paths.split(file.path)
+            for depth in range(1, len(parts) if len(names) > 1 else 0):
+                if paths.join(parts[:depth]) in names:
+                    raise BadRequest(f"{file.path} lies below another file of the request")
+            for extent in file.extents:
+                if extent.stripe in stale:
+                    raise stale[extent.stripe]
+                if extent.stripe not in usable:
+                    raise BadRequest(f"{file.path}: stripe {extent.stripe} is not in this commit")
+            held = file.inline if file.inline is not None else b""
+            if len(held) + sum(extent.length for extent in file.extents) != file.size:
+                raise BadRequest(f"{file.path}: extents do not add up to {file.size} bytes")
+
+    def _edit(self, command: c.Mkdirs | c.Rename | c.Delete) -> c.Result:
+        now_ms = self.clock_ms
+        match command:
+            case c.Mkdirs(path=path):
+                return c.Done(changed=self.tree.mkdirs(path, now_ms=now_ms))
+            case c.Rename(source=source, target=target, overwrite=overwrite):
+                replaced = self.tree.rename(source, target, overwrite=overwrite, now_ms=now_ms)
+                self._let_go([replaced] if replaced else [])
+                return c.Done()
+            case c.Delete(path=path, recursive=recursive):
+                gone = self.tree.delete(path, recursive=recursive, now_ms=now_ms)
+                self._let_go(gone or [])
+                return c.Done(changed=gone is not None)
+
+    def _hold(self, file: File) -> None:
+        record = file.record
+        self.files[record.id] = file
+        self.bytes_logical += record.size
+        self.bytes_inline += len(record.inline or b"")
+        self.ledger.add(record.id, record.extents)
+
+    def _let_go(self, records: Iterable[FileRecord]) -> None:
+        for record in records:
+            del self.files[record.id]
+            self.bytes_logical -= record.size
+            self.bytes_inline -= len(record.inline or b"")
+            self.ledger.release(record.id, record.extents, now_ms=self.clock_ms)
+
+    def _relocate(self, command: c.Relocate) -> c.Result:
+        """Counts in `number` the files that moved; the others had changed meanwhile."""
+        usable, _ = self._define(command.stripes)
+        moved = 0
+        for move in command.moves:
+            file = self.files.get(move.id)
+            if (
+                file is None
+                or file.record.layout != move.layout
+                or not all(extent.stripe in usable for extent in move.extents)
+            ):
+                continue
+            old = file.record
+            self._let_go([old])
+            file.record = replace(
+                old, inline=None, extents=move.extents, layout=old.layout + 1
+            )
+            self._hold(file)
+            moved += 1
+        self.ledger.free_unused(usable, now_ms=self.clock_ms)
+        return c.Done(moved, changed=moved > 0)
+
+    def _agent_up(self, command: c.AgentUp) -> c.Result:
+        old = self.agents.get(command.slot)
+        if old is None:
+            incarnation = 1
+        else:
+            incarnation = old.incarnation + (old.boot != command.boot)
+        info = AgentInfo(
+            slot=command.slot,
+            incarnation=incarnation,
+            boot=command.boot,
+            address=command.address,
+            gateway=command.gateway,
+            socket=command.socket,
+            host=command.host,
+            node=command.node,
+            pid=command.pid,
+        )
+        if info != old:
+            self.agents[command.slot] = info
+            self.roster_version += 1
+        return c.Done(incarnation, changed=info != old)
+
+    def _agent_down(self, slot: int, incarnation: int) -> None:
+        agent = self.agents.get(slot)
+        if agent is not None and agent.incarnation == incarnation and agent.up:
+            self.agents[slot] = replace(agent, up=False)
+            self.roster_version += 1
+
+    # -- reads ------------------------------------------------------------------
+
+    def stat(self, path: str) -> PathStatus:
+        return _status(self.tree.get(path), path)
+
+    def page(self, path: str, *, after: str, limit: int) -> tuple[list[PathStatus], bool]:
+        nodes, more = self.tree.page(path, after=after, limit=limit)
+        above = path.rstrip("/")
+        found = [
+            _status(node, path if len(nodes) == 1 and path_of(node) == path else f"{above}/{node.name}")
+            for node in nodes
+        ]
+        return found, more
+
+    def open(self, path: str) -> tuple[FileRecord, list[Stripe]]:
+        """A file's record and the stripes that it lies in."""
+        record = self.tree.get_file(path).record
+        return record, self.locate({extent.stripe for extent in record.extents})
+
+    def locate(self, stripes: Iterable[str]) -> list[Stripe]:
+        """Raises NotFound for a stripe that is gone."""
+        return [self.ledger.get(id_) for id_ in stripes]
+
+    def summary(self, path: str) -> Summary:
+        node = self.tree.get(path)
+        sizes = [file.record.size for file in files_under(node)]
+        return Summary(len(sizes), self.tree.count_directories(node), sum(sizes))
+
+    def readable(self, stripe: Stripe) -> list[int]:
+        """Indices of the shards that are on agents which are up, in the same life."""
+        return [
+            index
+            for index, place in enumerate(stripe.places)
+            if (agent := self.agents.get(place.slot)) is not None
+            and agent.incarnation == place.incarnation
+            and agent.up
+        ]
+
+
+def _status(node: Node, path: str) -> PathStatus:
+    if isinstance(node, Directory):
+        return PathStatus(path, node.mtime_ms, None)
+    record = node.record
+    bare = replace(record, inline=None, extents=()) if record.inline or record.extents else record
+    return PathStatus(path, record.mtime_ms, bare)
+
+
+def cut(extents: Iterable[Extent], offset: int, length: int) -> list[Extent]:
+    """The parts of `extents` that hold bytes [offset, offset + length) of the whole."""
+    parts: list[Extent] = []
+    for extent in extents:
+        if length <= 0:
+            break
+        skip = min(offset, extent.length)
+        offset -= skip
+        take = min(length, extent.length - skip)
+        if take > 0:
+            parts.append(Extent(extent.stripe, extent.offset + skip, take))
+            length -= take
+    return parts

@@ -1,0 +1,49 @@
+"""Where shards go: a pure choice of distinct agents, spread over failure domains."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+
+from diskless.errors import TooFewAgents
+from diskless.model import AgentInfo
+
+
+def stripe_width(*, data_shards: int, parity_shards: int, alive: int) -> int:
+    """How many data shards a stripe can have now: m, or fewer when agents are missing.
+
+    It always gets all k parity shards; with fewer than k+1 agents that is impossible
+    and TooFewAgents is raised.
+    """
+    if alive < parity_shards + 1:
+        raise TooFewAgents(
+            f"{alive} agents are alive, and a write that survives {parity_shards} losses "
+            f"needs {parity_shards + 1}: refused until more are back"
+        )
+    return min(data_shards, alive - parity_shards)
+
+
+def place(
+    agents: Iterable[AgentInfo], *, count: int, turn: int, avoid: Collection[str] = ()
+) -> list[int]:
+    """`count` different slots, of as many different hosts as there are, in fair rotation.
+
+    `turn` is a running number: it moves the start, so that all agents get their share.
+    Hosts in `avoid` (they hold shards of this stripe already) are taken last. Fewer
+    slots are returned if there are fewer agents.
+    """
+    by_host: dict[str, list[int]] = defaultdict(list)
+    for agent in sorted(agents, key=lambda agent: agent.slot):
+        by_host[agent.host].append(agent.slot)
+    hosts = sorted(by_host)
+    start = turn % len(hosts) if hosts else 0
+    hosts = hosts[start:] + hosts[:start]
+    hosts.sort(key=lambda host: host in avoid)  # stable: keeps the rotation
+    for slots in by_host.values():
+        first = turn % len(slots)
+        slots[:] = slots[first:] + slots[:first]
+    chosen: list[int] = []
+    depth = 0
+    while len(chosen) < count and any(depth < len(by_host[host]) for host in hosts):
+        row = [by_host[host][depth] for host in hosts if depth < len(by_host[host])]
+        chosen.extend(row[: count - len(chosen)])
+        depth += 1
+    return chosen

@@ -1,0 +1,1 @@
+"""gRPC between agents: the only place that imports grpc."""

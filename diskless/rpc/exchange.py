@@ -1,0 +1,264 @@
+"""A persistent stream between two agents that carries batches of calls.
+
+`Link` is the calling side: calls that wait together leave in one message, answers
+come back matched by id. `serve` is the other side. Both know no service: they get
+functions that join and split its batches. A stream that breaks fails every call
+without an answer at once; the next call opens a new one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from diskless.errors import BadFrame, DisklessError, InternalError, Unavailable
+from diskless.rpc.wire import Buffer
+
+log = logging.getLogger(__name__)
+
+BATCH_CALLS_MAX = 256
+BATCH_BYTES_MAX = 1 << 20
+QUEUE_BYTES_MAX = 32 << 20
+SERVING_MAX = 1024
+"""Calls of one stream that an agent works on at once; then it stops reading."""
+
+Item = tuple[Any, Buffer | None]
+"""A call or an answer (a protobuf message) and its payload."""
+Join = Callable[[Sequence[Item]], bytes]
+Split = Callable[[bytes], Iterable[tuple[Any, memoryview]]]
+
+
+class Link:
+    """The calling side of a stream to one agent, opened on demand."""
+
+    def __init__(
+        self,
+        open_stream: Callable[[], Any],
+        *,
+        peer: str,
+        join: Join,
+        split: Split,
+        count_message: Callable[[], None],
+    ) -> None:
+        self._open_stream = open_stream
+        self._peer = peer
+        self._join = join
+        self._split = split
+        self._count_message = count_message
+        self._next_id = 0
+        self._waiting: dict[int, asyncio.Future[tuple[Any, memoryview]]] = {}
+        self._queue: list[Item] = []
+        self._queue_bytes = 0
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._stream: Any = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def call(
+        self, call: Any, payload: Buffer | None = None, *, timeout_s: float
+    ) -> tuple[Any, memoryview]:
+        """Sends one call and waits for its answer, given back with its payload.
+
+        Raises Unavailable when the stream breaks or time runs out: then the call may
+        or may not have been carried out.
+        """
+        self._next_id += 1
+        call.id = number = self._next_id
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._room.wait()
+                self._ensure_open()
+                future = asyncio.get_running_loop().create_future()
+                self._waiting[number] = future
+                self._enqueue(call, payload)
+                return await future
+        except TimeoutError:
+            raise Unavailable(f"{self._peer} did not answer within {timeout_s:g} s") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    def close(self) -> None:
+        self._break(Unavailable(f"the connection to {self._peer} was closed"))
+
+    def _enqueue(self, call: Any, payload: Buffer | None) -> None:
+        self._queue.append((call, payload))
+        self._queue_bytes += len(payload) if payload is not None else 0
+        if self._queue_bytes > QUEUE_BYTES_MAX:
+            self._room.clear()
+        self._wake.set()
+
+    def _ensure_open(self) -> None:
+        if self._stream is None:
+            self._stream = stream = self._open_stream()
+            self._tasks = [
+                asyncio.create_task(self._send(stream)),
+                asyncio.create_task(self._receive(stream)),
+            ]
+
+    async def _send(self, stream: Any) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._queue:
+                    batch, size = _take_batch(self._queue)
+                    self._queue_bytes -= size
+                    if self._queue_bytes <= QUEUE_BYTES_MAX:
+                        self._room.set()
+                    self._count_message()
+                    await stream.write(self._join(batch))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            self._broken(stream, error)
+
+    async def _receive(self, stream: Any) -> None:
+        try:
+            while (data := await stream.read()) is not grpc.aio.EOF:
+                for answer, payload in self._split(data):
+                    future = self._waiting.pop(answer.id, None)
+                    if future is not None and not future.done():
+                        future.set_result((answer, payload))
+            self._broken(stream, None)
+        except (grpc.aio.AioRpcError, BadFrame) as error:
+            self._broken(stream, error)
+
+    def _broken(self, stream: Any, error: Exception | None) -> None:
+        if stream is not self._stream:
+            return
+        detail = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
+        self._break(Unavailable(f"{self._peer} cannot be reached: {detail or 'stream ended'}"))
+
+    def _break(self, error: Unavailable) -> None:
+        stream, self._stream = self._stream, None
+        waiting, self._waiting = self._waiting, {}
+        self._queue, self._queue_bytes = [], 0
+        self._wake.clear()
+        self._room.set()
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(error)
+        current = asyncio.current_task() if _in_loop() else None
+        for task in self._tasks:
+            if task is not current:
+                task.cancel()
+        self._tasks = []
+        if stream is not None:
+            stream.cancel()
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+Handler = Callable[[Any, memoryview], Item | Awaitable[Item]]
+"""Answers one call, at once or later; raises DisklessError to refuse it."""
+
+
+async def serve(
+    requests: Any,
+    context: grpc.aio.ServicerContext,
+    *,
+    split: Split,
+    join: Join,
+    handle: Handler,
+    refuse: Callable[[DisklessError], Any],
+) -> None:
+    """The answering side: reads batches until the caller goes, answers in batches."""
+    outbox = _Outbox(context, join)
+    tasks: set[asyncio.Task[None]] = set()
+    slots = asyncio.Semaphore(SERVING_MAX)
+
+    async def later(call: Any, pending: Awaitable[Item]) -> None:
+        try:
+            outbox.put(call.id, await _answer(pending, refuse))
+        finally:
+            slots.release()
+
+    try:
+        async for data in requests:
+            for call, payload in split(data):
+                answer = _first_step(handle, call, payload, refuse)
+                if isinstance(answer, tuple):
+                    outbox.put(call.id, answer)
+                    continue
+                await slots.acquire()
+                task = asyncio.create_task(later(call, answer))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+    except BadFrame as error:
+        log.warning("malformed batch peer=%s error=%s", context.peer(), error)
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    finally:
+        for task in tasks:
+            task.cancel()
+        outbox.close()
+
+
+def _first_step(
+    handle: Handler, call: Any, payload: memoryview, refuse: Callable[[DisklessError], Any]
+) -> Item | Awaitable[Item]:
+    try:
+        return handle(call, payload)
+    except DisklessError as error:
+        return refuse(error), None
+
+
+async def _answer(pending: Awaitable[Item], refuse: Callable[[DisklessError], Any]) -> Item:
+    try:
+        return await pending
+    except DisklessError as error:
+        return refuse(error), None
+    except Exception as error:  # the edge of the process: a bug must not hang the caller
+        log.exception("a call failed")
+        return refuse(InternalError(f"{type(error).__name__}: {error}")), None
+
+
+class _Outbox:
+    """Answers that wait for the stream; those that wait together leave together."""
+
+    def __init__(self, context: grpc.aio.ServicerContext, join: Join) -> None:
+        self._context = context
+        self._join = join
+        self._ready: list[Item] = []
+        self._wake = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    def put(self, number: int, answer: Item) -> None:
+        answer[0].id = number
+        self._ready.append(answer)
+        self._wake.set()
+
+    def close(self) -> None:
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._ready:
+                batch, _ = _take_batch(self._ready)
+                try:
+                    await self._context.write(self._join(batch))
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.RpcError):
+                    return  # the caller has gone; its link counts these calls as lost
+
+
+def _take_batch(waiting: list[Item]) -> tuple[list[Item], int]:
+    """Removes from the front what fits in one message; also its payload's size."""
+    count, size = 0, 0
+    for _, payload in waiting[:BATCH_CALLS_MAX]:
+        more = len(payload) if payload is not None else 0
+        if count and size + more > BATCH_BYTES_MAX:
+            break
+        count += 1
+        size += more
+    batch = waiting[:count]
+    del waiting[:count]
+    return batch, size
