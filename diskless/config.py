@@ -54,9 +54,8 @@ class Tuning:
     """When more than this waits at a flush, packing into stripes is cheaper."""
     inline_share_max: float = 0.10
     """The part of an agent's memory that inline files may take."""
-    demote_bytes_min: int = 4 * KIB
-    """Inline files larger than this move into stripes once they have lived a while."""
     demote_delay_s: float = 5.0
+    """Age from which the larger inline files move into stripes."""
 
     failure_timeout_s: float = 1.0
     """Silence after which the leader holds an agent to be down."""

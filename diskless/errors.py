@@ -97,7 +97,7 @@ class NotLeader(DisklessError, ConnectionError):
 
 
 class StaleShards(DisklessError, OSError):
-    """A commit names shards of a superseded incarnation, or of a fenced stripe."""
+    """A commit names shards of a superseded incarnation: they are gone."""
 
     exit_code = 9
     retryable = True
@@ -113,7 +113,7 @@ class SessionExpired(DisklessError, OSError):
 
 
 class UploadLost(DisklessError, OSError):
-    """The agent that buffered an upload is gone or has dropped it: send it again."""
+    """An upload, or stripes of it, were dropped before it was committed: send it again."""
 
     exit_code = 9
 

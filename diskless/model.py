@@ -4,8 +4,9 @@ All are immutable, cheap (msgspec structs) and mean the same in the log, on gRPC
 and in memory. Nothing here does I/O or knows where it is stored.
 """
 
-from msgspec import Struct
+from collections.abc import Iterable
 
+from msgspec import Struct
 
 
 def slot_name(slot: int) -> str:
@@ -102,3 +103,18 @@ class AgentInfo(Struct, frozen=True):
     node: str
     pid: int
     up: bool = True
+
+
+def cut(extents: Iterable[Extent], offset: int, length: int) -> list[Extent]:
+    """The parts of `extents` that hold bytes [offset, offset + length) of the whole."""
+    parts: list[Extent] = []
+    for extent in extents:
+        if length <= 0:
+            break
+        skip = min(offset, extent.length)
+        offset -= skip
+        take = min(length, extent.length - skip)
+        if take > 0:
+            parts.append(Extent(extent.stripe, extent.offset + skip, take))
+            length -= take
+    return parts

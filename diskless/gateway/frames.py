@@ -54,15 +54,13 @@ def pack_header(
     roster: int = 0,
 ) -> bytes:
     """The 24 bytes before a meta and a payload of these sizes."""
-    return _HEADER.pack(
-        MAGIC, VERSION, kind, leader, roster, request, meta_bytes, payload_bytes
-    )
+    return _HEADER.pack(MAGIC, VERSION, kind, leader, roster, request, meta_bytes, payload_bytes)
 
 
 def unpack_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> Header:
     """The header at `offset`. Raises BadFrame for a wrong magic, version or size."""
-    magic, version, kind, leader, roster, request, meta_bytes, payload_bytes = (
-        _HEADER.unpack_from(buffer, offset)
+    magic, version, kind, leader, roster, request, meta_bytes, payload_bytes = _HEADER.unpack_from(
+        buffer, offset
     )
     if magic != MAGIC:
         raise BadFrame(f"magic is {magic:04X}, not {MAGIC:04X}")
@@ -71,9 +69,7 @@ def unpack_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> He
     if meta_bytes > META_BYTES_MAX:
         raise BadFrame(f"meta of {meta_bytes} bytes, at most {META_BYTES_MAX} are allowed")
     if payload_bytes > PAYLOAD_BYTES_MAX:
-        raise BadFrame(
-            f"payload of {payload_bytes} bytes, at most {PAYLOAD_BYTES_MAX} are allowed"
-        )
+        raise BadFrame(f"payload of {payload_bytes} bytes, at most {PAYLOAD_BYTES_MAX} are allowed")
     return Header(kind, leader, roster, request, meta_bytes, payload_bytes)
 
 
@@ -110,7 +106,7 @@ class FrameParser:
     @property
     def mid_frame(self) -> bool:
         """Whether part of a frame has come and the rest has not."""
-        return self._body is not None or self._start < self._end
+        return self._header is not None or self._start < self._end
 
     @property
     def last_header(self) -> Header | None:
@@ -148,7 +144,7 @@ class FrameParser:
             if self._end - self._start < HEADER_BYTES:
                 return None
             header = self._begin()
-            if self.stalled:
+            if header is None:
                 return None
         if self._body is not None:
             return self._take_large(header)
@@ -159,7 +155,8 @@ class FrameParser:
             self._move_to_own_memory(body_bytes)
         return None
 
-    def _begin(self) -> Header:
+    def _begin(self) -> Header | None:
+        """Takes the header of the next frame, and gives it if its body is admitted."""
         header = unpack_header(self._buffer, self._start)
         self._header = header
         self._start += HEADER_BYTES
@@ -170,7 +167,7 @@ class FrameParser:
                 f"at most {self.body_bytes_max} are allowed here"
             )
         self.stalled = not self._admit(body_bytes)
-        return header
+        return None if self.stalled else header
 
     def _take_small(self, header: Header) -> Frame:
         split = self._start + header.meta_bytes

@@ -39,7 +39,7 @@ class Commit(_Command, frozen=True, tag=True, array_like=True):
     """One flush of a writer: the stripes it stored, and every put that lies in them.
 
     Each put succeeds or fails for itself. All puts that use a stripe are in the
-    command that defines it; a stripe that no successful put uses is freed at once.
+    command that defines it; a stripe that no successful put uses stays unknown.
     """
 
     stripes: tuple[Stripe, ...]

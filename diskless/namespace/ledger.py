@@ -1,15 +1,15 @@
 """The ledger of stripes: which exist, which files lie in them, which may be dropped.
 
 A stripe is *live* while a file has an extent in it; then *freed*, readable still by
-those who opened such a file; then reaped, after which nobody may define it again,
-because its writer is fenced past it. Invariant: a live entry's `live_bytes` is the
+those who opened such a file; then reaped and forgotten. It is defined together with
+its first file, never without one. Invariant: a live entry's `live_bytes` is the
 sum of the extents of `files` in it, and is positive.
 """
 
 from collections.abc import Iterable
 from enum import Enum
 
-from diskless.errors import NotFound, StaleShards
+from diskless.errors import NotFound, UploadLost
 from diskless.model import Extent, Stripe, StripeId
 
 
@@ -38,25 +38,31 @@ class Ledger:
         self.fences: dict[tuple[int, int], int] = {}
         self.partly_dead: dict[str, None] = {}
         self.live_bytes = 0
-        self.stored_bytes = 0
+        self.payload_bytes = 0  # of stripes that are not freed
+        self.stored_bytes = 0  # shards of all stripes, freed ones too
         self.changes = 0  # counts changes of the set of stripes, for caches
 
     def check_new(self, stripe: Stripe) -> None:
-        """Raises StaleShards if a fence forbids to define this stripe."""
+        """Raises UploadLost if a fence forbids to define this stripe."""
         who = StripeId.parse(stripe.id)
         if who.counter < self.fences.get((who.slot, who.incarnation), 0):
-            raise StaleShards(f"stripe {stripe.id} was given up as unfinished: write it again")
+            raise UploadLost(f"stripe {stripe.id} was given up as unfinished: write it again")
 
     def define(self, stripe: Stripe) -> None:
-        """Adds a stripe, still without files. Defining it again changes nothing."""
+        """Adds a stripe; `add` must follow. Defining it again changes nothing."""
         if stripe.id not in self.entries:
             self.entries[stripe.id] = Entry(stripe)
+            self.payload_bytes += stripe.payload_bytes
             self.stored_bytes += stored_bytes(stripe)
             self.changes += 1
 
     def add(self, file: int, extents: Iterable[Extent]) -> None:
         for extent in extents:
             entry = self.entries[extent.stripe]
+            if self.freed_ms.pop(extent.stripe, None) is not None:
+                # An earlier put of the same command used it and has been replaced.
+                self.payload_bytes += entry.stripe.payload_bytes
+                self.changes += 1
             entry.files[file] = entry.files.get(file, 0) + extent.length
             entry.live_bytes += extent.length
             self.live_bytes += extent.length
@@ -71,15 +77,14 @@ class Ledger:
                 del entry.files[file]
             assert entry.live_bytes >= 0
             self.partly_dead[extent.stripe] = None
-        self.free_unused((extent.stripe for extent in extents), now_ms=now_ms)
+            if entry.live_bytes == 0:
+                self._free(extent.stripe, now_ms=now_ms)
 
-    def free_unused(self, stripes: Iterable[str], *, now_ms: int) -> None:
-        """Marks those of `stripes` freed in which no file lies."""
-        for id_ in stripes:
-            if self.entries[id_].live_bytes == 0 and id_ not in self.freed_ms:
-                self.freed_ms[id_] = now_ms
-                self.partly_dead.pop(id_, None)
-                self.changes += 1
+    def _free(self, id_: str, *, now_ms: int) -> None:
+        self.freed_ms[id_] = now_ms
+        self.partly_dead.pop(id_, None)
+        self.payload_bytes -= self.entries[id_].stripe.payload_bytes
+        self.changes += 1
 
     def reap(self, stripes: Iterable[str]) -> None:
         """Forgets stripes that are freed; others of the list are left as they are."""

@@ -11,12 +11,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diskless import paths
-from diskless.errors import BadRequest, DisklessError, StaleShards
-from diskless.model import AgentInfo, Extent, FileRecord, Stripe, slot_name
+from diskless.errors import BadRequest, DisklessError, StaleShards, UploadLost
+from diskless.model import AgentInfo, FileRecord, Stripe, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace.ledger import Ledger
 from diskless.namespace.sessions import Sessions
-from diskless.namespace.tree import Directory, File, Node, Tree, files_under, path_of
+from diskless.namespace.tree import Directory, File, Node, Tree, files_under
 
 
 class PathStatus(Struct, frozen=True, array_like=True):
@@ -33,6 +33,13 @@ class Summary(Struct, frozen=True, array_like=True):
     bytes: int
 
 
+Offered = dict[str, Stripe | DisklessError]
+"""The stripes of a command by id; an error says why one cannot be used."""
+
+DEMOTE_BYTES_MIN = 4 * 1024
+"""Inline files larger than this are listed for demotion into stripes."""
+
+
 class NamespaceState:
     def __init__(self) -> None:
         self.tree = Tree()
@@ -43,6 +50,7 @@ class NamespaceState:
         self.clock_ms = 0
         self.bytes_logical = 0
         self.bytes_inline = 0
+        self.demotable: dict[int, None] = {}  # larger inline files, oldest first
         self.roster_version = 0
         self._last_file = 0
 
@@ -91,28 +99,29 @@ class NamespaceState:
         return result
 
     def _commit(self, command: c.Commit) -> tuple[c.Result, ...]:
-        usable, stale = self._define(command.stripes)
-        results = tuple(
-            self._once(put.session, put.sequence, lambda put=put: self._put(put, usable, stale))
-            for put in command.puts
-        )
-        self.ledger.free_unused(usable, now_ms=self.clock_ms)
-        return results
+        offered = self._examine(command.stripes)
 
-    def _define(self, stripes: Iterable[Stripe]) -> tuple[set[str], dict[str, DisklessError]]:
-        """Enters the stripes that may be; says of the others why not."""
-        usable: set[str] = set()
-        stale: dict[str, DisklessError] = {}
+        def run(put: c.Put) -> c.Result:
+            return self._once(put.session, put.sequence, lambda: self._put(put, offered))
+
+        return tuple(run(put) for put in command.puts)
+
+    def _examine(self, stripes: Iterable[Stripe]) -> Offered:
+        """Which stripes of a command may be used, and why not the others.
+
+        They enter the ledger only with a file that uses them: whoever offered one in
+        vain may offer it again, so it must not be freed in between.
+        """
+        offered: Offered = {}
         for stripe in stripes:
             try:
                 self.ledger.check_new(stripe)
                 self._check_places(stripe)
-            except StaleShards as error:
-                stale[stripe.id] = error
+            except (StaleShards, UploadLost) as error:
+                offered[stripe.id] = error
             else:
-                self.ledger.define(stripe)
-                usable.add(stripe.id)
-        return usable, stale
+                offered[stripe.id] = stripe
+        return offered
 
     def _check_places(self, stripe: Stripe) -> None:
         for index, place in enumerate(stripe.places):
@@ -123,10 +132,8 @@ class NamespaceState:
                     f"{slot_name(place.slot)} restarted: write it again"
                 )
 
-    def _put(
-        self, put: c.Put, usable: set[str], stale: dict[str, DisklessError]
-    ) -> c.Result:
-        self._check_put(put, usable, stale)
+    def _put(self, put: c.Put, offered: Offered) -> c.Result:
+        self._check_put(put, offered)
         first = self._last_file + 1
         for file in put.files:
             self._last_file += 1
@@ -134,14 +141,12 @@ class NamespaceState:
                 self._last_file, file.size, self.clock_ms, file.checksum, file.inline, file.extents
             )
             node, replaced = self.tree.put(file.path, record, now_ms=self.clock_ms)
-            self._hold(node)
+            self._hold(node, offered)
             if replaced is not None:
                 self._let_go([replaced])
         return c.Done(first, self.clock_ms)
 
-    def _check_put(
-        self, put: c.Put, usable: set[str], stale: dict[str, DisklessError]
-    ) -> None:
+    def _check_put(self, put: c.Put, offered: Offered) -> None:
         names = {file.path for file in put.files}
         if len(names) < len(put.files):
             raise BadRequest("a path occurs twice in one request")
@@ -151,14 +156,18 @@ class NamespaceState:
             for depth in range(1, len(parts) if len(names) > 1 else 0):
                 if paths.join(parts[:depth]) in names:
                     raise BadRequest(f"{file.path} lies below another file of the request")
-            for extent in file.extents:
-                if extent.stripe in stale:
-                    raise stale[extent.stripe]
-                if extent.stripe not in usable:
-                    raise BadRequest(f"{file.path}: stripe {extent.stripe} is not in this commit")
-            held = file.inline if file.inline is not None else b""
-            if len(held) + sum(extent.length for extent in file.extents) != file.size:
-                raise BadRequest(f"{file.path}: extents do not add up to {file.size} bytes")
+            self._check_content(file, offered)
+
+    def _check_content(self, file: c.NewFile, offered: Offered) -> None:
+        for extent in file.extents:
+            stripe = offered.get(extent.stripe)
+            if isinstance(stripe, DisklessError):
+                raise stripe
+            if stripe is None or extent.offset + extent.length > stripe.payload_bytes:
+                raise BadRequest(f"{file.path}: no such bytes in this commit: {extent}")
+        held = len(file.inline) if file.inline is not None else 0
+        if held + sum(extent.length for extent in file.extents) != file.size:
+            raise BadRequest(f"{file.path}: its parts do not add up to {file.size} bytes")
 
     def _edit(self, command: c.Mkdirs | c.Rename | c.Delete) -> c.Result:
         now_ms = self.clock_ms
@@ -174,40 +183,48 @@ class NamespaceState:
                 self._let_go(gone or [])
                 return c.Done(changed=gone is not None)
 
-    def _hold(self, file: File) -> None:
+    def _hold(self, file: File, offered: Offered) -> None:
         record = file.record
+        for extent in record.extents:
+            stripe = offered.get(extent.stripe)
+            if isinstance(stripe, Stripe):
+                self.ledger.define(stripe)
         self.files[record.id] = file
         self.bytes_logical += record.size
         self.bytes_inline += len(record.inline or b"")
+        if record.inline is not None and record.size > DEMOTE_BYTES_MIN:
+            self.demotable[record.id] = None
         self.ledger.add(record.id, record.extents)
 
-    def _let_go(self, records: Iterable[FileRecord]) -> None:
+    def _let_go(self, records: Iterable[FileRecord], *, moved: bool = False) -> None:
         for record in records:
-            del self.files[record.id]
+            if not moved:
+                del self.files[record.id]
+            self.demotable.pop(record.id, None)
             self.bytes_logical -= record.size
             self.bytes_inline -= len(record.inline or b"")
             self.ledger.release(record.id, record.extents, now_ms=self.clock_ms)
 
     def _relocate(self, command: c.Relocate) -> c.Result:
         """Counts in `number` the files that moved; the others had changed meanwhile."""
-        usable, _ = self._define(command.stripes)
+        offered = self._examine(command.stripes)
         moved = 0
         for move in command.moves:
             file = self.files.get(move.id)
-            if (
-                file is None
-                or file.record.layout != move.layout
-                or not all(extent.stripe in usable for extent in move.extents)
-            ):
+            if file is None or file.record.layout != move.layout:
                 continue
             old = file.record
-            self._let_go([old])
-            file.record = replace(
-                old, inline=None, extents=move.extents, layout=old.layout + 1
-            )
-            self._hold(file)
+            kept = {extent.stripe for extent in old.extents}
+            if not all(
+                extent.stripe in kept or isinstance(offered.get(extent.stripe), Stripe)
+                for extent in move.extents
+            ):
+                continue
+            file.record = replace(old, inline=None, extents=move.extents, layout=old.layout + 1)
+            # In this order, so that a stripe that keeps some of the bytes stays alive.
+            self._hold(file, offered)
+            self._let_go([old], moved=True)
             moved += 1
-        self.ledger.free_unused(usable, now_ms=self.clock_ms)
         return c.Done(moved, changed=moved > 0)
 
     def _agent_up(self, command: c.AgentUp) -> c.Result:
@@ -245,12 +262,10 @@ class NamespaceState:
 
     def page(self, path: str, *, after: str, limit: int) -> tuple[list[PathStatus], bool]:
         nodes, more = self.tree.page(path, after=after, limit=limit)
+        if isinstance(self.tree.get(path), File):
+            return [_status(nodes[0], path)], more
         above = path.rstrip("/")
-        found = [
-            _status(node, path if len(nodes) == 1 and path_of(node) == path else f"{above}/{node.name}")
-            for node in nodes
-        ]
-        return found, more
+        return [_status(node, f"{above}/{node.name}") for node in nodes], more
 
     def open(self, path: str) -> tuple[FileRecord, list[Stripe]]:
         """A file's record and the stripes that it lies in."""
@@ -283,18 +298,3 @@ def _status(node: Node, path: str) -> PathStatus:
     record = node.record
     bare = replace(record, inline=None, extents=()) if record.inline or record.extents else record
     return PathStatus(path, record.mtime_ms, bare)
-
-
-def cut(extents: Iterable[Extent], offset: int, length: int) -> list[Extent]:
-    """The parts of `extents` that hold bytes [offset, offset + length) of the whole."""
-    parts: list[Extent] = []
-    for extent in extents:
-        if length <= 0:
-            break
-        skip = min(offset, extent.length)
-        offset -= skip
-        take = min(length, extent.length - skip)
-        if take > 0:
-            parts.append(Extent(extent.stripe, extent.offset + skip, take))
-            length -= take
-    return parts

@@ -1,1 +1,6 @@
 """gRPC between agents: the only place that imports grpc."""
+
+import os
+
+# Agents die and return as a matter of course; gRPC's own log would tell of each.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -1,0 +1,299 @@
+"""Space: frees what is dead, packs what is sparse, fences what was never finished.
+
+`Sweeper` runs on every agent and asks the leader about shards that nobody has
+claimed. `Janitor` runs on the leader. Everything it moves is moved by a command that
+is conditional on the file being unchanged, so it never races with clients. A shard is
+dropped only after the command that makes it unreachable.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+
+from diskless.agent.ports import Pulse, ShardPeers
+from diskless.agent.reader import Reader
+from diskless.agent.replica import Replica, Router
+from diskless.agent.roster import Roster
+from diskless.agent.shards import ShardStore
+from diskless.agent.uploads import Uploads
+from diskless.agent.writer import Writer
+from diskless.config import Tuning
+from diskless.errors import DisklessError, TooFewShards, Unavailable
+from diskless.model import Extent, FileRecord, Stripe, cut, slot_name
+from diskless.namespace import commands as c
+from diskless.namespace import queries as q
+from diskless.namespace.ledger import Entry, Verdict
+
+log = logging.getLogger(__name__)
+
+REAP_STRIPES_MAX = 1000
+REWRITE_BYTES_MAX = 4 << 20
+REWRITE_FILES_MAX = 500
+DEMOTE_BYTES_ENOUGH = 256 << 10
+"""Less than this waits longer for company before it gets a stripe of its own."""
+DEMOTE_PATIENCE = 6
+DEAD_SHARE_MAX = 1.4
+"""Payload kept for each live byte before fuller stripes are repacked too."""
+PRESSURE_SHARE = 0.9
+PRESSED_FREE_DELAY_S = 2.0
+NO_MORE = 2**62
+"""A fence above every stripe of a writer that has no future."""
+
+
+class Sweeper:
+    """Has the leader judge the shards here that no one has confirmed."""
+
+    def __init__(
+        self, *, shards: ShardStore, uploads: Uploads, namespace: Router, tuning: Tuning
+    ) -> None:
+        self._shards = shards
+        self._uploads = uploads
+        self._namespace = namespace
+        self._tuning = tuning
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._tuning.janitor_interval_s)
+            self._uploads.expire()
+            try:
+                await self.review()
+            except DisklessError as error:
+                log.info("review put off error=%s", error)
+
+    async def review(self) -> None:
+        stripes = self._shards.unconfirmed(
+            age_s=self._tuning.orphan_delay_s, limit=q.REVIEW_STRIPES_MAX
+        )
+        if not stripes:
+            return
+        verdicts = await self._namespace.query(q.Review(tuple(stripes)))
+        for stripe, verdict in zip(stripes, verdicts, strict=True):
+            if verdict is Verdict.KEEP:
+                self._shards.confirm(stripe)
+        dropped = [s for s, v in zip(stripes, verdicts, strict=True) if v is Verdict.DROP]
+        if dropped:
+            count = self._shards.drop(dropped)
+            log.info("orphans dropped stripes=%d shards=%d", len(dropped), count)
+
+
+class Janitor:
+    """Runs on the leader, over its state."""
+
+    def __init__(
+        self,
+        *,
+        replica: Replica,
+        roster: Roster,
+        shards: ShardStore,
+        peers: ShardPeers,
+        writer: Writer,
+        reader: Reader,
+        pulses: Mapping[int, Pulse],
+        tuning: Tuning,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._replica = replica
+        self._state = replica.state
+        self._roster = roster
+        self._shards = shards
+        self._peers = peers
+        self._writer = writer
+        self._reader = reader
+        self._pulses = pulses
+        self._tuning = tuning
+        self._now_ms = now_ms
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._tuning.janitor_interval_s)
+            for work in (self.fence, self.reap, self.demote, self.repack):
+                try:
+                    await work()
+                except DisklessError as error:
+                    log.info("janitor put off work=%s error=%s", work.__name__, error)
+
+    # -- freeing ----------------------------------------------------------------
+
+    async def reap(self) -> None:
+        """Forgets stripes freed long enough ago, then drops their shards."""
+        latest_ms = self._now_ms() - 1000 * self._free_delay_s()
+        freed = self._state.ledger.freed_ms
+        due: list[str] = []
+        for stripe, since_ms in freed.items():
+            if since_ms > latest_ms or len(due) >= REAP_STRIPES_MAX:
+                break
+            due.append(stripe)
+        if not due:
+            return
+        at: dict[int, list[str]] = defaultdict(list)
+        for stripe in due:
+            for place in self._state.ledger.get(stripe).places:
+                if self._roster.holder(place) is not None:
+                    at[place.slot].append(stripe)
+        await self._replica.execute(c.Reap(tuple(due)))
+        await asyncio.gather(*(self._drop(slot, stripes) for slot, stripes in at.items()))
+
+    def _free_delay_s(self) -> float:
+        pressed = any(
+            pulse.bytes_used > PRESSURE_SHARE * pulse.bytes_max for pulse in self._pulses.values()
+        )
+        delay_s = self._tuning.free_delay_s
+        return min(delay_s, PRESSED_FREE_DELAY_S) if pressed else delay_s
+
+    async def _drop(self, slot: int, stripes: list[str]) -> None:
+        if slot == self._roster.slot:
+            self._shards.drop(stripes)
+            return
+        try:
+            await self._peers.drop(self._roster.agents[slot], stripes)
+        except Unavailable as error:
+            # It will have them reviewed when it is back.
+            log.info("drop not delivered agent=%s error=%s", slot_name(slot), error)
+
+    # -- fencing ----------------------------------------------------------------
+
+    async def fence(self) -> None:
+        """Ends the unfinished stripes of writers whose shards nobody claims."""
+        for writer, since_s in list(self._replica.undecided_since.items()):
+            below = self._fence_for(writer, since_s)
+            if below is None:
+                continue
+            del self._replica.undecided_since[writer]
+            if below > self._state.ledger.fences.get(writer, 0):
+                log.info("fence writer=%s.%d below=%d", slot_name(writer[0]), writer[1], below)
+                await self._replica.execute(c.Fence(writer[0], writer[1], below))
+
+    def _fence_for(self, writer: tuple[int, int], since_s: float) -> int | None:
+        """The number under which the writer has nothing unfinished; None: not known yet.
+
+        What agents report holds for all time: numbers only grow, and a stripe that is
+        not held any more never will be.
+        """
+        slot, incarnation = writer
+        agent = self._state.agents.get(slot)
+        lives = agent is not None and agent.incarnation == incarnation
+        if not lives and self._now_ms() / 1000 - since_s < self._tuning.orphan_delay_s:
+            return None  # a client may still bring its stripes to another agent
+        up = [a.slot for a in self._state.agents.values() if a.up]
+        if any(other not in self._pulses for other in up) or (lives and slot not in self._pulses):
+            return None
+        reported = [
+            hold.counter
+            for pulse in self._pulses.values()
+            for hold in pulse.holds
+            if (hold.slot, hold.incarnation) == writer
+        ]
+        return min(reported, default=NO_MORE)
+
+    # -- packing ----------------------------------------------------------------
+
+    async def demote(self) -> None:
+        """Moves inline files that have lived a while into stripes."""
+        delay_ms = 1000 * self._tuning.demote_delay_s
+        now_ms = self._now_ms()
+        chosen: list[FileRecord] = []
+        size = 0
+        for id_ in self._state.demotable:
+            record = self._state.files[id_].record
+            if record.mtime_ms > now_ms - delay_ms or len(chosen) >= REWRITE_FILES_MAX:
+                break
+            chosen.append(record)
+            size += record.size
+            if size >= REWRITE_BYTES_MAX:
+                break
+        if not chosen:
+            return
+        oldest_ms = now_ms - chosen[0].mtime_ms
+        if size >= DEMOTE_BYTES_ENOUGH or oldest_ms > DEMOTE_PATIENCE * delay_ms:
+            await self._rewrite(chosen, sparse=set())
+
+    async def repack(self) -> None:
+        """Moves what lives in the sparsest stripes into full ones."""
+        sparse: set[str] = set()
+        records: dict[int, FileRecord] = {}
+        size = 0
+        for entry in self._sparsest():
+            if size + entry.live_bytes > REWRITE_BYTES_MAX or len(records) > REWRITE_FILES_MAX:
+                break
+            sparse.add(entry.stripe.id)
+            records |= {id_: self._state.files[id_].record for id_ in entry.files}
+            size += entry.live_bytes
+        if not sparse:
+            return
+        try:
+            await self._rewrite(list(records.values()), sparse=sparse)
+        except TooFewShards as error:
+            log.warning("repacking put off error=%s", error)
+
+    def _sparsest(self) -> list[Entry]:
+        """Stripes worth repacking, the emptiest first."""
+        ledger = self._state.ledger
+        entries = [
+            entry
+            for id_ in ledger.partly_dead
+            if len(self._state.readable((entry := ledger.entries[id_]).stripe))
+            >= entry.stripe.data_shards
+        ]
+        entries.sort(key=lambda entry: entry.live_bytes / entry.stripe.payload_bytes)
+        kept = ledger.payload_bytes
+        chosen: list[Entry] = []
+        for entry in entries:
+            share = entry.live_bytes / entry.stripe.payload_bytes
+            dense = kept <= DEAD_SHARE_MAX * ledger.live_bytes
+            if share >= self._tuning.repack_live_share and dense:
+                break
+            chosen.append(entry)
+            kept -= entry.stripe.payload_bytes - entry.live_bytes
+        return chosen
+
+    async def _rewrite(self, records: list[FileRecord], *, sparse: set[str]) -> None:
+        """Seals the inline bytes of `records`, and their bytes in `sparse`, anew."""
+        data = b"".join([part async for part in self._bytes_to_move(records, sparse)])
+        step = self._tuning.stripe_bytes
+        stripes: list[Stripe] = []
+        try:
+            for at in range(0, len(data), step):
+                stripes.append(await self._writer.seal(data[at : at + step]))
+            moves = _moves(records, sparse, stripes)
+            (result,) = await self._replica.execute(c.Relocate(tuple(stripes), tuple(moves)))
+        finally:
+            for stripe in stripes:
+                self._writer.release(stripe)
+        assert isinstance(result, c.Done)
+        if result.number == 0:
+            for stripe in stripes:
+                self._writer.give_up(stripe)
+        log.info("repacked files=%d of=%d bytes=%d", result.number, len(records), len(data))
+
+    async def _bytes_to_move(
+        self, records: Iterable[FileRecord], sparse: set[str]
+    ) -> AsyncIterator[bytes | memoryview]:
+        for record in records:
+            if record.inline is not None:
+                yield record.inline
+                continue
+            self._reader.learn(self._state.locate({extent.stripe for extent in record.extents}))
+            wanted = [extent for extent in record.extents if extent.stripe in sparse]
+            for part in await self._reader.read(wanted):
+                yield part
+
+
+def _moves(
+    records: Iterable[FileRecord], sparse: set[str], stripes: Iterable[Stripe]
+) -> list[c.Move]:
+    """Where each file's bytes are once those to move lie in `stripes`, end to end."""
+    spread = [Extent(stripe.id, 0, stripe.payload_bytes) for stripe in stripes]
+    at = 0
+    moves: list[c.Move] = []
+    for record in records:
+        extents: list[Extent] = []
+        old = record.extents if record.inline is None else (Extent("", 0, record.size),)
+        for extent in old:
+            if record.inline is None and extent.stripe not in sparse:
+                extents.append(extent)
+                continue
+            extents += cut(spread, at, extent.length)
+            at += extent.length
+        moves.append(c.Move(record.id, record.layout, tuple(extents)))
+    return moves

@@ -1,0 +1,217 @@
+"""Who is in the cluster: joining it, answering the leader's beats, and sending them.
+
+`Member` runs on every agent, `Monitor` acts on the leader only. An agent is marked
+down by a command when it refuses connections or is silent for `failure_timeout`; if
+the same life answers again it is marked up again and keeps its shards.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from diskless.agent.ports import Beat, Hold, LeaderPeers, Pulse
+from diskless.agent.replica import Replica, Router
+from diskless.agent.roster import Roster
+from diskless.agent.shards import ShardStore
+from diskless.errors import DisklessError, Unavailable
+from diskless.model import AgentInfo, slot_name
+from diskless.namespace import commands as c
+
+log = logging.getLogger(__name__)
+
+JOIN_PAUSE_S = 0.2
+BEATS_PER_TIMEOUT = 4
+
+
+class Member:
+    """This agent, as the leader knows it."""
+
+    def __init__(
+        self,
+        *,
+        roster: Roster,
+        shards: ShardStore,
+        holds: Callable[[], Iterable[Hold]],
+        messages_sent: Callable[[], int],
+        corrupt_shards_seen: Callable[[], int],
+    ) -> None:
+        self._roster = roster
+        self._shards = shards
+        self._holds = holds
+        self._messages_sent = messages_sent
+        self._corrupt_shards_seen = corrupt_shards_seen
+        self.boot = ""
+        self.joined = asyncio.Event()
+
+    async def join(self, namespace: Router, me: c.AgentUp) -> None:
+        """Enters the cluster, trying until it works; then shards may be stored here."""
+        self.boot = me.boot
+        while True:
+            try:
+                done = await namespace.run(me)
+                break
+            except DisklessError as error:
+                log.warning("join failed slot=%s error=%s", slot_name(me.slot), error)
+                await asyncio.sleep(JOIN_PAUSE_S)
+        self._shards.incarnation = done.number
+        self._maybe_joined()
+        log.info("joined slot=%s incarnation=%d", slot_name(me.slot), done.number)
+
+    def pulse(self, beat: Beat) -> Pulse:
+        """Takes the leader's news and answers with this agent's."""
+        self._roster.leader = beat.leader
+        self._roster.inline_room = beat.inline_room
+        if beat.roster is not None:
+            self.learn(version=beat.roster_version, agents=beat.roster)
+        return self.vital_signs()
+
+    def learn(self, *, version: int, agents: Iterable[AgentInfo]) -> None:
+        before = self._roster.agents.get(self._roster.slot)
+        self._roster.update(version=version, agents=agents)
+        after = self._roster.agents.get(self._roster.slot)
+        if before is not None and after is not None and after.up and not before.up:
+            self._shards.doubt_all()  # orders to drop may have passed us by
+        self._maybe_joined()
+
+    def vital_signs(self) -> Pulse:
+        return Pulse(
+            boot=self.boot,
+            roster_version=max(self._roster.version, 0),
+            shards=len(self._shards),
+            bytes_used=self._shards.bytes_used,
+            bytes_max=self._shards.bytes_max,
+            messages_sent=self._messages_sent(),
+            corrupt_shards_seen=self._corrupt_shards_seen(),
+            holds=tuple(self._holds()),
+        )
+
+    def _maybe_joined(self) -> None:
+        mine = self._roster.agents.get(self._roster.slot)
+        if mine is not None and mine.incarnation == self._shards.incarnation:
+            self.joined.set()
+
+
+class Monitor:
+    """The leader's watch over the others."""
+
+    def __init__(
+        self,
+        *,
+        slot: int,
+        replica: Replica,
+        member: Member,
+        roster: Roster,
+        peers: LeaderPeers,
+        failure_timeout_s: float,
+        inline_room: Callable[[], bool],
+    ) -> None:
+        self._slot = slot
+        self._replica = replica
+        self._member = member
+        self._roster = roster
+        self._peers = peers
+        self._timeout_s = failure_timeout_s
+        self._inline_room = inline_room
+        self._heard_s: dict[int, float] = {}
+        self._beating: dict[int, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+        self.pulses: dict[int, Pulse] = {}
+
+    def publish(self) -> None:
+        """Brings a changed roster to this agent at once and to the others soon."""
+        state = self._replica.state
+        self._roster.leader = self._slot
+        self._member.learn(version=state.roster_version, agents=state.agents.values())
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Beats until cancelled."""
+        loop = asyncio.get_running_loop()
+        interval_s = self._timeout_s / BEATS_PER_TIMEOUT
+        woke_s = loop.time()
+        while True:
+            now_s = loop.time()
+            if now_s - woke_s > interval_s + self._timeout_s / 2:
+                # We were the ones asleep: others may have answered all along.
+                log.warning("own pause of %.2f s: nobody is accused for it", now_s - woke_s)
+                self._heard_s = dict.fromkeys(self._heard_s, now_s)
+            woke_s = now_s
+            self._roster.inline_room = self._inline_room()
+            self.pulses[self._slot] = self._member.vital_signs()
+            for agent in list(self._replica.state.agents.values()):
+                if agent.slot != self._slot and agent.slot not in self._beating:
+                    task = asyncio.create_task(self._beat(agent))
+                    self._beating[agent.slot] = task
+                    task.add_done_callback(lambda _, slot=agent.slot: self._beating.pop(slot, None))
+            await self._pause(interval_s)
+
+    async def _pause(self, interval_s: float) -> None:
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(interval_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def stop(self) -> None:
+        for task in self._beating.values():
+            task.cancel()
+
+    async def _beat(self, agent: AgentInfo) -> None:
+        """Beats until the agent has the current roster, or fails to answer."""
+        self._heard_s.setdefault(agent.slot, asyncio.get_running_loop().time())
+        attempts = 0
+        while True:
+            started_s = asyncio.get_running_loop().time()
+            try:
+                pulse = await self._peers.beat(
+                    agent.address, self._beat_for(agent), timeout_s=self._timeout_s
+                )
+            except Unavailable as error:
+                attempts += 1
+                took_s = asyncio.get_running_loop().time() - started_s
+                refused = took_s < self._timeout_s / 2
+                if attempts == 1 and refused:
+                    continue  # the stream broke; only a refused new one counts
+                await self._judge(agent, refused, error)
+                return
+            await self._note(agent, pulse)
+            if pulse.roster_version >= self._replica.state.roster_version:
+                return
+
+    def _beat_for(self, agent: AgentInfo) -> Beat:
+        state = self._replica.state
+        known = self.pulses.get(agent.slot)
+        fresh = (
+            known is not None
+            and known.boot == agent.boot
+            and known.roster_version == state.roster_version
+        )
+        roster = None if fresh else tuple(state.agents.values())
+        return Beat(self._slot, state.roster_version, roster, self._roster.inline_room)
+
+    async def _judge(self, agent: AgentInfo, refused: bool, error: Unavailable) -> None:
+        """After a beat without an answer: down, or not yet."""
+        self.pulses.pop(agent.slot, None)
+        silent_s = asyncio.get_running_loop().time() - self._heard_s[agent.slot]
+        current = self._replica.state.agents.get(agent.slot)
+        if current is None or current.boot != agent.boot or not current.up:
+            return
+        if refused or silent_s >= self._timeout_s:
+            log.warning("agent down slot=%s error=%s", slot_name(agent.slot), error)
+            await self._replica.execute(c.AgentDown(agent.slot, agent.incarnation))
+
+    async def _note(self, agent: AgentInfo, pulse: Pulse) -> None:
+        current = self._replica.state.agents.get(agent.slot)
+        if current is None or pulse.boot != current.boot:
+            return  # a new life at an old address: it will join by itself
+        self._heard_s[agent.slot] = asyncio.get_running_loop().time()
+        self.pulses[agent.slot] = pulse
+        if not current.up:
+            log.info("agent back slot=%s", slot_name(agent.slot))
+            await self._replica.execute(
+                c.AgentUp(
+                    current.slot, current.boot, current.address, current.gateway,
+                    current.socket, current.host, current.node, current.pid,
+                )
+            )  # fmt: skip

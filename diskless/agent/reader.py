@@ -1,0 +1,230 @@
+"""From extents to bytes: fetch what is needed, verify it, reconstruct what is missing.
+
+A healthy read fetches only the blocks of the data shards that hold its range, its
+own memory first. A shard that is missing, slow or corrupt is replaced by the same
+columns of others. What is returned was verified; otherwise an error is raised.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from diskless.agent.ports import ShardPeers
+from diskless.agent.roster import Roster
+from diskless.agent.shards import ShardStore
+from diskless.checksum import BLOCK_BYTES, seed, verify_blocks
+from diskless.codec import codec_for
+from diskless.errors import CorruptData, DisklessError, NotFound, TooFewShards, Unavailable
+from diskless.model import Extent, Stripe, slot_name
+
+log = logging.getLogger(__name__)
+
+STRIPES_CACHED_MAX = 16_384
+
+Locate = Callable[[Sequence[str]], Awaitable[list[Stripe]]]
+
+
+class Reader:
+    def __init__(
+        self,
+        *,
+        roster: Roster,
+        shards: ShardStore,
+        peers: ShardPeers,
+        locate: Locate,
+        hedge_delay_s: float,
+    ) -> None:
+        """`locate` asks the namespace where stripes are; it raises NotFound for freed ones."""
+        self._roster = roster
+        self._shards = shards
+        self._peers = peers
+        self._locate = locate
+        self.hedge_delay_s = hedge_delay_s
+        self._stripes: dict[str, Stripe] = {}
+        self.corrupt_shards_seen = 0
+
+    def learn(self, stripes: Sequence[Stripe]) -> None:
+        """Remembers where stripes are, so that reading them asks nobody."""
+        for stripe in stripes:
+            self._stripes[stripe.id] = stripe
+        while len(self._stripes) > STRIPES_CACHED_MAX:
+            del self._stripes[next(iter(self._stripes))]
+
+    async def read(self, extents: Sequence[Extent]) -> list[memoryview]:
+        """The bytes of `extents`, in order, as a list of parts.
+
+        Raises TooFewShards, naming the stripe and the agents that are gone; NotFound
+        if the bytes have been freed; Unavailable if the namespace cannot be asked.
+        """
+        unknown = {extent.stripe for extent in extents} - self._stripes.keys()
+        if unknown:
+            self.learn(await self._locate(sorted(unknown)))
+        if len(extents) == 1:
+            return await self._read_extent(extents[0])
+        parts = await asyncio.gather(*(self._read_extent(extent) for extent in extents))
+        return [piece for part in parts for piece in part]
+
+    async def read_stripe(self, stripe: Stripe) -> bytes:
+        """The whole payload of a stripe that need not be committed yet."""
+        parts = await _StripeRead(self, stripe, 0, stripe.payload_bytes).run()
+        return b"".join(parts)
+
+    async def _read_extent(self, extent: Extent) -> list[memoryview]:
+        stripe = self._stripes[extent.stripe]
+        end = extent.offset + extent.length
+        if extent.offset < 0 or extent.length < 0 or end > stripe.payload_bytes:
+            raise NotFound(f"stripe {stripe.id} has no bytes {extent.offset} to {end}")
+        try:
+            return await _StripeRead(self, stripe, extent.offset, end).run()
+        except TooFewShards:
+            # The shards may have moved, or been freed, since we learned of them.
+            (again,) = await self._locate([stripe.id])
+            if again == stripe:
+                raise
+            self.learn([again])
+            return await _StripeRead(self, again, extent.offset, end).run()
+
+    async def fetch(self, stripe: Stripe, index: int, start: int, stop: int) -> memoryview:
+        """Bytes `start` to `stop` of one shard, verified.
+
+        Raises NotFound, CorruptData, Unavailable.
+        """
+        place = stripe.places[index]
+        agent = self._roster.holder(place)
+        if agent is None:
+            raise NotFound(f"{slot_name(place.slot)} restarted without the shard")
+        first = start // BLOCK_BYTES
+        blocks = -(-stop // BLOCK_BYTES) - first
+        if agent.slot == self._roster.slot:
+            data, checksums = self._shards.fetch(
+                stripe.id, index, first_block=first, blocks=blocks
+            )
+        else:
+            data, checksums = await self._peers.fetch(
+                agent, stripe=stripe.id, index=index, first_block=first, blocks=blocks
+            )
+        good = verify_blocks(data, checksums, seed=seed(stripe.id, index), first_block=first)
+        if not good or len(data) < stop - first * BLOCK_BYTES:
+            self.corrupt_shards_seen += 1
+            log.error(
+                "corrupt shard stripe=%s index=%d agent=%s",
+                stripe.id, index, slot_name(place.slot),
+            )  # fmt: skip
+            raise CorruptData(f"shard {index} of stripe {stripe.id} fails its checksum")
+        return data[start - first * BLOCK_BYTES : stop - first * BLOCK_BYTES]
+
+    def is_near(self, stripe: Stripe, index: int) -> bool:
+        return stripe.places[index].slot == self._roster.slot
+
+    def is_likely(self, stripe: Stripe, index: int) -> bool:
+        """Whether the holder of a shard is there, as far as we know."""
+        agent = self._roster.holder(stripe.places[index])
+        return agent is not None and agent.up and not self._roster.suspects(agent)
+
+    def is_gone(self, stripe: Stripe, index: int) -> bool:
+        return self._roster.holder(stripe.places[index]) is None
+
+    def note_failure(self, stripe: Stripe, index: int, error: DisklessError) -> None:
+        agent = self._roster.holder(stripe.places[index])
+        if agent is not None and isinstance(error, Unavailable):
+            self._roster.suspect(agent)
+
+
+class _StripeRead:
+    """One read of a range of one stripe's payload."""
+
+    def __init__(self, reader: Reader, stripe: Stripe, start: int, stop: int) -> None:
+        self._reader = reader
+        self._stripe = stripe
+        self._codec = codec_for(stripe.data_shards, stripe.parity_shards)
+        self._pieces = self._codec.locate(
+            payload_bytes=stripe.payload_bytes, start=start, stop=stop
+        )
+        self._bad: dict[int, DisklessError] = {}
+
+    async def run(self) -> list[memoryview]:
+        found = await self._fetch_pieces()
+        lost = [piece for piece in self._pieces if piece[0] not in found]
+        if lost:
+            found |= await self._reconstruct(lost)
+        return [found[index] for index, _, _ in self._pieces]
+
+    async def _fetch_pieces(self) -> dict[int, memoryview]:
+        """The healthy way: each piece from its own data shard; slow ones are left out."""
+        likely = [p for p in self._pieces if self._reader.is_likely(self._stripe, p[0])]
+        if len(likely) == 1 and self._reader.is_near(self._stripe, likely[0][0]):
+            data = await self._try(*likely[0])
+            return {} if data is None else {likely[0][0]: data}
+        tasks = {index: asyncio.create_task(self._try(index, a, b)) for index, a, b in likely}
+        if not tasks:
+            return {}
+        try:
+            await asyncio.wait(tasks.values(), timeout=self._reader.hedge_delay_s)
+        finally:
+            for task in tasks.values():
+                task.cancel()
+        done = {i: task.result() for i, task in tasks.items() if task.done()}
+        return {index: data for index, data in done.items() if data is not None}
+
+    async def _try(self, index: int, start: int, stop: int) -> memoryview | None:
+        try:
+            return await self._reader.fetch(self._stripe, index, start, stop)
+        except (NotFound, CorruptData, Unavailable) as error:
+            self._bad[index] = error
+            self._reader.note_failure(self._stripe, index, error)
+            return None
+
+    async def _reconstruct(self, lost: list[tuple[int, int, int]]) -> dict[int, memoryview]:
+        """The lost pieces, from the same columns of any m shards."""
+        low = min(start for _, start, _ in lost)
+        high = max(stop for _, _, stop in lost)
+        columns = await self._gather_columns(low, high, skip={index for index, _, _ in lost})
+        missing = [index for index, _, _ in lost if index not in columns]
+        rebuilt = self._codec.reconstruct(columns, missing) if missing else {}
+        whole = columns | rebuilt
+        return {index: memoryview(whole[index])[a - low : b - low] for index, a, b in lost}
+
+    async def _gather_columns(self, low: int, high: int, skip: set[int]) -> dict[int, memoryview]:
+        """Columns [low, high) of m shards; those in `skip` come last, if at all."""
+        need = self._stripe.data_shards
+        order = sorted(
+            (i for i in range(self._codec.total_shards) if i not in self._bad),
+            key=lambda i: (
+                not self._reader.is_likely(self._stripe, i),
+                i in skip,
+                not self._reader.is_near(self._stripe, i),
+            ),
+        )
+        columns: dict[int, memoryview] = {}
+        waiting: dict[asyncio.Task[memoryview | None], int] = {}
+        try:
+            while len(columns) < need:
+                while order and len(columns) + len(waiting) < need:
+                    index = order.pop(0)
+                    waiting[asyncio.create_task(self._try(index, low, high))] = index
+                if not waiting:
+                    raise self._too_few(len(columns))
+                done, _ = await asyncio.wait(
+                    waiting,
+                    timeout=self._reader.hedge_delay_s if order else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if not done:  # all that we asked are slow: ask one more
+                    index = order.pop(0)
+                    waiting[asyncio.create_task(self._try(index, low, high))] = index
+                for task in done:
+                    index = waiting.pop(task)
+                    if (data := task.result()) is not None:
+                        columns[index] = data
+        finally:
+            for task in waiting:
+                task.cancel()
+        return columns
+
+    def _too_few(self, readable: int) -> TooFewShards:
+        gone = sorted({self._stripe.places[index].slot for index in self._bad})
+        causes = ", ".join(slot_name(slot) for slot in gone)
+        return TooFewShards(
+            f"stripe {self._stripe.id}: {readable} of {self._stripe.data_shards} required "
+            f"shards readable (gone: {causes})"
+        )

@@ -1,0 +1,113 @@
+"""What `diskless status` says: one object about the whole cluster, made by the leader."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from diskless.agent.ports import Pulse
+from diskless.config import ClusterSettings
+from diskless.model import Place, slot_name
+from diskless.namespace.state import NamespaceState
+
+
+class Reporter:
+    def __init__(
+        self,
+        *,
+        settings: ClusterSettings,
+        cluster_id: str,
+        slot: int,
+        state: NamespaceState,
+        pulses: Mapping[int, Pulse],
+    ) -> None:
+        self._settings = settings
+        self._cluster_id = cluster_id
+        self._slot = slot
+        self._state = state
+        self._pulses = pulses
+        self._health_key = (-1, -1)
+        self._health: dict[str, int] = {}
+
+    def report(self) -> dict[str, Any]:
+        settings, state = self._settings, self._state
+        health = self._stripe_health()
+        return {
+            "name": settings.name,
+            "cluster_id": self._cluster_id,
+            "data_shards": settings.data_shards,
+            "parity_shards": settings.parity_shards,
+            "leader": slot_name(self._slot),
+            "margin": health["margin"],
+            "margin_hosts": health["margin_hosts"],
+            "agents": [self._agent(slot) for slot in range(settings.agents)],
+            "stripes": {key: health[key] for key in ("total", "healthy", "degraded", "lost")},
+            "files": len(state.files),
+            "directories": state.tree.directories,
+            "bytes_logical": state.bytes_logical,
+            "bytes_stored": state.ledger.stored_bytes + state.bytes_inline,
+            "bytes_inline": state.bytes_inline,
+            "stripes_freed": len(state.ledger.freed_ms),
+            "sessions": len(state.sessions),
+            "grpc_messages": sum(pulse.messages_sent for pulse in self._pulses.values()),
+            "corrupt_shards_seen": sum(p.corrupt_shards_seen for p in self._pulses.values()),
+        }
+
+    def _agent(self, slot: int) -> dict[str, Any]:
+        info = self._state.agents.get(slot)
+        pulse = self._pulses.get(slot)
+        if info is None:
+            return {"slot": slot_name(slot), "state": "starting"}
+        return {
+            "slot": slot_name(slot),
+            "state": "up" if info.up else "down",
+            "pid": info.pid,
+            "node": info.node,
+            "host": info.host,
+            "address": info.address,
+            "incarnation": info.incarnation,
+            "shards": pulse.shards if pulse else 0,
+            "bytes_used": pulse.bytes_used if pulse else 0,
+            "bytes_max": self._settings.memory_bytes,
+        }
+
+    def _stripe_health(self) -> dict[str, int]:
+        """Counted anew only when stripes or agents have changed."""
+        key = (self._state.ledger.changes, self._state.roster_version)
+        if key != self._health_key:
+            self._health = self._count()
+            self._health_key = key
+        return self._health
+
+    def _count(self) -> dict[str, int]:
+        hosts = {
+            Place(agent.slot, agent.incarnation): agent.host
+            for agent in self._state.agents.values()
+            if agent.up
+        }
+        ledger, k = self._state.ledger, self._settings.parity_shards
+        count = {"total": 0, "healthy": 0, "degraded": 0, "lost": 0}
+        margin = margin_hosts = k
+        for id_, entry in ledger.entries.items():
+            if id_ in ledger.freed_ms:
+                continue
+            stripe = entry.stripe
+            on = [hosts[place] for place in stripe.places if place in hosts]
+            spare = len(on) - stripe.data_shards
+            count["total"] += 1
+            count[
+                "lost" if spare < 0 else "healthy" if spare >= stripe.parity_shards else "degraded"
+            ] += 1
+            margin = min(margin, spare)
+            margin_hosts = min(margin_hosts, _hosts_to_lose(on, stripe.data_shards))
+        return count | {"margin": max(margin, -1), "margin_hosts": margin_hosts}
+
+
+def _hosts_to_lose(shard_hosts: list[str], needed: int) -> int:
+    """How many hosts may die at once, the worst first, with `needed` shards left."""
+    sizes = sorted((shard_hosts.count(host) for host in set(shard_hosts)), reverse=True)
+    left, lost = len(shard_hosts), 0
+    for size in sizes:
+        left -= size
+        if left < needed:
+            break
+        lost += 1
+    return lost

@@ -1,0 +1,55 @@
+"""What this agent believes about the others: who is up, where, and who leads.
+
+The leader's beats bring the truth as the namespace records it; suspicion is this
+agent's own and short-lived: it only keeps new shards away from a silent agent.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from diskless.model import AgentInfo, Place
+
+
+class Roster:
+    def __init__(
+        self, *, slot: int, seeds: Mapping[int, str], now_s: Callable[[], float], suspect_s: float
+    ) -> None:
+        """`seeds` are addresses to begin with, before the first beat."""
+        self.slot = slot
+        self.leader: int | None = None
+        self.version = -1
+        self.agents: dict[int, AgentInfo] = {}
+        self.inline_room = True
+        self._seeds = dict(seeds)
+        self._now_s = now_s
+        self._suspect_s = suspect_s
+        self._suspect_until: dict[tuple[int, int], float] = {}
+
+    def update(self, *, version: int, agents: Iterable[AgentInfo]) -> None:
+        self.version = version
+        self.agents = {agent.slot: agent for agent in agents}
+
+    def alive(self) -> list[AgentInfo]:
+        """Agents that a new shard may go to."""
+        return [agent for agent in self.agents.values() if agent.up and not self.suspects(agent)]
+
+    def holder(self, place: Place) -> AgentInfo | None:
+        """The agent that still has what was stored at `place`, up or not."""
+        agent = self.agents.get(place.slot)
+        return agent if agent is not None and agent.incarnation == place.incarnation else None
+
+    def suspect(self, agent: AgentInfo) -> None:
+        """Notes that an agent did not answer."""
+        key = (agent.slot, agent.incarnation)
+        self._suspect_until[key] = self._now_s() + self._suspect_s
+
+    def suspects(self, agent: AgentInfo) -> bool:
+        key = (agent.slot, agent.incarnation)
+        until = self._suspect_until.get(key)
+        if until is not None and until <= self._now_s():
+            del self._suspect_until[key]
+            until = None
+        return until is not None
+
+    def address_of(self, slot: int) -> str | None:
+        agent = self.agents.get(slot)
+        return agent.address if agent is not None else self._seeds.get(slot)

@@ -1,0 +1,157 @@
+"""Uploads: files larger than a frame, sealed stripe by stripe while they arrive.
+
+An upload belongs to no connection: its client may come back to it, or go on with
+another agent, which adopts the stripes sealed so far. Bounded: so many uploads, so
+many bytes of each under way. One that rests for `orphan_delay` is forgotten.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from diskless.agent.ports import Hold
+from diskless.agent.writer import Writer
+from diskless.checksum import FileChecksum
+from diskless.config import Tuning
+from diskless.errors import BadRequest, DisklessError, UploadLost
+from diskless.model import Stripe, StripeId
+
+UPLOADS_MAX = 1024
+
+
+class Upload:
+    def __init__(self, *, writer: Writer, tuning: Tuning, resumed: list[Stripe]) -> None:
+        self._writer = writer
+        self._tuning = tuning
+        self._parts: list[bytes | bytearray | memoryview] = []
+        self._buffered = 0
+        self._sealed: list[Stripe] = list(resumed)
+        self._reported = len(resumed)
+        self._seals: list[asyncio.Task[Stripe]] = []  # in order, not yet in _sealed
+        self._error: DisklessError | None = None
+        self.received = sum(stripe.payload_bytes for stripe in resumed)
+        self.checksum = None if resumed else FileChecksum()
+        self.touched_s = 0.0
+        self.committing = False
+
+    def append(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Takes the next bytes; never waits, so that frames keep their order."""
+        if offset != self.received:
+            raise UploadLost(f"upload is at byte {self.received}, not {offset}: send it again")
+        self.received += len(data)
+        if self.checksum is not None:
+            self.checksum.update(data)
+        self._parts.append(data)
+        self._buffered += len(data)
+        while self._buffered >= self._tuning.stripe_bytes:
+            payload = self._take(self._tuning.stripe_bytes)
+            self._seals.append(asyncio.create_task(self._writer.seal(payload)))
+
+    async def room(self) -> None:
+        """Waits until little enough is under way. Raises what a seal failed with."""
+        self._collect()
+        while len(self._seals) * self._tuning.stripe_bytes >= self._tuning.upload_bytes_max:
+            await asyncio.wait([self._seals[0]])
+            self._collect()
+
+    def news(self) -> tuple[int, list[Stripe]]:
+        """Stripes sealed since the last call, and the byte where they begin."""
+        self._collect()
+        news = self._sealed[self._reported :]
+        start = sum(stripe.payload_bytes for stripe in self._sealed[: self._reported])
+        self._reported = len(self._sealed)
+        return start, news
+
+    async def finish(self) -> tuple[list[Stripe], bytes]:
+        """All the stripes, and the bytes that fill none. Raises what a seal failed with."""
+        if self._seals:
+            await asyncio.wait(self._seals)
+        self._collect()
+        return self._sealed, self._take(self._buffered)
+
+    def close(self) -> None:
+        """Ends the upload: what it sealed is committed, or is given up."""
+        for task in self._seals:
+            task.cancel()
+        for stripe in self._sealed:
+            self._writer.release(stripe)
+
+    def holds(self) -> list[StripeId]:
+        return [StripeId.parse(stripe.id) for stripe in self._sealed]
+
+    def _take(self, size: int) -> bytes:
+        if self._parts and len(self._parts[0]) == size:
+            taken = bytes(self._parts.pop(0))
+        else:
+            joined = b"".join(self._parts)
+            taken, rest = joined[:size], joined[size:]
+            self._parts = [rest] if rest else []
+        self._buffered -= size
+        return taken
+
+    def _collect(self) -> None:
+        """Moves finished seals, in order, to the list; keeps the first error for ever."""
+        while self._seals and self._seals[0].done():
+            task = self._seals.pop(0)
+            if task.cancelled():
+                self._error = self._error or UploadLost("the upload was dropped: send it again")
+            elif isinstance(error := task.exception(), DisklessError):
+                self._error = self._error or error
+            elif error is not None:
+                raise error
+            elif self._error is None:
+                self._sealed.append(task.result())
+            else:
+                self._writer.release(task.result())
+        if self._error is not None:
+            raise self._error
+
+
+class Uploads:
+    def __init__(self, *, writer: Writer, tuning: Tuning, now_s: Callable[[], float]) -> None:
+        self._writer = writer
+        self._tuning = tuning
+        self._now_s = now_s
+        self._uploads: dict[int, Upload] = {}
+
+    def get(self, number: int, offset: int, resume: list[Stripe]) -> Upload:
+        """The upload of that number: known, new, or taken over from another agent."""
+        upload = self._uploads.get(number)
+        if upload is None or upload.received != offset:
+            if offset != sum(stripe.payload_bytes for stripe in resume):
+                raise UploadLost(f"upload {number} is not known here: send it again")
+            upload = self._open(number, resume)
+        upload.touched_s = self._now_s()
+        return upload
+
+    def close(self, number: int, upload: Upload | None = None) -> None:
+        """Ends an upload; given one, that one, even if its number has been taken over."""
+        upload = upload or self._uploads.get(number)
+        if upload is not None:
+            upload.close()
+        if self._uploads.get(number) is upload:
+            self._uploads.pop(number, None)
+
+    def expire(self) -> None:
+        """Forgets uploads at rest."""
+        latest = self._now_s() - self._tuning.orphan_delay_s
+        for number, upload in list(self._uploads.items()):
+            if upload.touched_s < latest and not upload.committing:
+                self.close(number)
+
+    def holds(self) -> list[Hold]:
+        """The lowest stripe of each writer that some upload still wants."""
+        lowest: dict[tuple[int, int], int] = {}
+        for upload in self._uploads.values():
+            for who in upload.holds():
+                key = (who.slot, who.incarnation)
+                lowest[key] = min(who.counter, lowest.get(key, who.counter))
+        return [Hold(slot, incarnation, counter) for (slot, incarnation), counter in lowest.items()]
+
+    def _open(self, number: int, resume: list[Stripe]) -> Upload:
+        self.expire()
+        if len(self._uploads) >= UPLOADS_MAX:
+            raise BadRequest(f"this agent has {UPLOADS_MAX} uploads open: finish some")
+        self.close(number)
+        upload = Upload(writer=self._writer, tuning=self._tuning, resumed=resume)
+        self._uploads[number] = upload
+        return upload

@@ -1,0 +1,202 @@
+"""From payload to a protected stripe: encode, scatter, replace targets that fail.
+
+A sealed stripe has all its m'+k shards on different agents and is still invisible:
+a commit names it later. Until then it is *held*, so that nobody takes its shards
+for leftovers; whoever seals must `release` in the end.
+"""
+
+import asyncio
+import logging
+
+from diskless.agent.ports import ShardPeers
+from diskless.agent.roster import Roster
+from diskless.agent.shards import ShardStore
+from diskless.checksum import block_checksums, seed
+from diskless.codec import codec_for
+from diskless.config import ClusterSettings
+from diskless.errors import CapacityExceeded, CorruptData, Unavailable
+from diskless.model import AgentInfo, Place, Stripe, StripeId, slot_name
+from diskless.placement import place, stripe_width
+
+log = logging.getLogger(__name__)
+
+SEAL_ATTEMPTS_MAX = 8
+
+
+class Writer:
+    def __init__(
+        self,
+        *,
+        settings: ClusterSettings,
+        roster: Roster,
+        shards: ShardStore,
+        peers: ShardPeers,
+    ) -> None:
+        self._settings = settings
+        self._roster = roster
+        self._shards = shards
+        self._peers = peers
+        self._counter = 0
+        self._held: set[int] = set()
+        self._drops: set[asyncio.Task[None]] = set()
+
+    @property
+    def held_from(self) -> int:
+        """All stripes of this writer numbered below are committed or given up."""
+        return min(self._held, default=self._counter + 1)
+
+    def release(self, stripe: Stripe) -> None:
+        """The stripe is committed, or nobody will commit it any more."""
+        who = StripeId.parse(stripe.id)
+        if (who.slot, who.incarnation) == (self._roster.slot, self._shards.incarnation):
+            self._held.discard(who.counter)
+
+    async def seal(self, payload: bytes) -> Stripe:
+        """Stores `payload` as a stripe that survives any k losses.
+
+        Raises CapacityExceeded, TooFewAgents, or Unavailable when targets kept
+        failing; then nothing stays behind but shards that will be dropped.
+        """
+        failed: dict[int, Exception] = {}
+        for _ in range(SEAL_ATTEMPTS_MAX):
+            candidates, width = self._choose(failed)
+            stripe = await self._try(payload, candidates, width, failed)
+            if stripe is not None:
+                return stripe
+        raise Unavailable(f"no {width} + {self._settings.parity_shards} agents kept: {failed}")
+
+    def _choose(self, failed: dict[int, Exception]) -> tuple[list[AgentInfo], int]:
+        """The agents to try, and how many data shards they allow."""
+        if self._shards.incarnation is None:
+            raise Unavailable(f"{slot_name(self._roster.slot)} has not joined the cluster yet")
+        m, k = self._settings.data_shards, self._settings.parity_shards
+        full = {slot for slot, error in failed.items() if isinstance(error, CapacityExceeded)}
+        dead = failed.keys() - full
+        alive = [agent for agent in self._roster.alive() if agent.slot not in dead]
+        width = stripe_width(data_shards=m, parity_shards=k, alive=len(alive))
+        roomy = [agent for agent in alive if agent.slot not in full]
+        if len(roomy) < width + k:
+            raise CapacityExceeded(
+                f"{len(full)} of {len(alive)} agents are full and a stripe needs {width + k}: "
+                "delete files, or start the cluster with more --memory or --agents"
+            )
+        return roomy, width
+
+    async def _try(
+        self,
+        payload: bytes,
+        candidates: list[AgentInfo],
+        width: int,
+        failed: dict[int, Exception],
+    ) -> Stripe | None:
+        """One stripe id's attempt; None, with `failed` grown, when agents ran out."""
+        k = self._settings.parity_shards
+        self._counter += 1
+        self._held.add(self._counter)
+        incarnation = self._shards.incarnation
+        assert incarnation is not None
+        stripe_id = str(StripeId(self._roster.slot, incarnation, self._counter))
+        scatter = _Scatter(self, stripe_id, payload, width, candidates, self._counter)
+        places: list[Place] | None = None
+        try:
+            places = await scatter.run(failed)
+        finally:
+            if places is None:
+                self._held.discard(StripeId.parse(stripe_id).counter)
+                self._drop(stripe_id, scatter.stored)
+        if places is None:
+            return None
+        return Stripe(stripe_id, width, k, len(payload), tuple(places))
+
+    async def store(
+        self, agent: AgentInfo, stripe: str, index: int, data: memoryview, checksums: bytes
+    ) -> int:
+        """One shard to one agent, which may be this one."""
+        if agent.slot == self._roster.slot:
+            return self._shards.store(stripe, index, data, checksums)
+        return await self._peers.store(
+            agent, stripe=stripe, index=index, data=data, checksums=checksums
+        )
+
+    def suspect(self, agent: AgentInfo, error: Exception) -> None:
+        log.warning("shard not stored agent=%s error=%s", slot_name(agent.slot), error)
+        if isinstance(error, Unavailable):
+            self._roster.suspect(agent)
+
+    def give_up(self, stripe: Stripe) -> None:
+        """Drops the shards of a stripe that certainly will not be committed."""
+        self.release(stripe)
+        holders = [self._roster.holder(place) for place in stripe.places]
+        self._drop(stripe.id, [agent for agent in holders if agent is not None])
+
+    def _drop(self, stripe: str, stored: list[AgentInfo]) -> None:
+        """As well as may be; what stays is found by the review of unknown shards."""
+
+        async def drop() -> None:
+            for agent in stored:
+                if agent.slot == self._roster.slot:
+                    self._shards.drop([stripe])
+                    continue
+                try:
+                    await self._peers.drop(agent, [stripe])
+                except Unavailable as error:
+                    log.info("drop not delivered stripe=%s error=%s", stripe, error)
+
+        if stored:
+            task = asyncio.create_task(drop())
+            self._drops.add(task)
+            task.add_done_callback(self._drops.discard)
+
+
+class _Scatter:
+    """The shards of one stripe on their way; a target that fails gets a substitute."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        stripe: str,
+        payload: bytes,
+        width: int,
+        candidates: list[AgentInfo],
+        turn: int,
+    ) -> None:
+        codec = codec_for(width, writer._settings.parity_shards)
+        self._writer = writer
+        self._stripe = stripe
+        self._shards = codec.encode(payload)
+        self._candidates = {agent.slot: agent for agent in candidates}
+        self._turn = turn
+        self._places: list[Place | None] = [None] * codec.total_shards
+        self.stored: list[AgentInfo] = []
+
+    async def run(self, failed: dict[int, Exception]) -> list[Place] | None:
+        tried: set[int] = set()
+        while True:
+            wanting = [index for index, at in enumerate(self._places) if at is None]
+            if not wanting:
+                return [at for at in self._places if at is not None]
+            fresh = [a for slot, a in self._candidates.items() if slot not in tried]
+            used_hosts = {agent.host for agent in self.stored}
+            slots = place(fresh, count=len(wanting), turn=self._turn, avoid=used_hosts)
+            if len(slots) < len(wanting):
+                return None
+            tried.update(slots)
+            errors = await asyncio.gather(
+                *(self._store(index, slot) for index, slot in zip(wanting, slots, strict=True))
+            )
+            failed.update({slot: e for slot, e in zip(slots, errors, strict=True) if e})
+
+    async def _store(self, index: int, slot: int) -> Exception | None:
+        agent = self._candidates[slot]
+        data = self._shards[index]
+        checksums = block_checksums(data, seed=seed(self._stripe, index))
+        try:
+            incarnation = await self._writer.store(agent, self._stripe, index, data, checksums)
+        except (Unavailable, CapacityExceeded, CorruptData) as error:
+            self._writer.suspect(agent, error)
+            return error
+        self._places[index] = Place(slot, incarnation)
+        self.stored.append(agent)
+        return None
+
+

@@ -1,0 +1,68 @@
+"""How long and how often an operation is tried: one deadline, small growing pauses.
+
+An attempt gets only a part of the time, so that one silent agent cannot use it all up.
+Progress (a piece of a large transfer arrived) starts the clock again: for a stream the
+deadline bounds silence, not length.
+"""
+
+import random
+import time
+from collections.abc import Callable
+
+from diskless.errors import DeadlineExceeded, DisklessError
+
+ATTEMPTS_MIN = 3
+"""Attempts that fit in the time even if all agents are silent."""
+PAUSE_S_MIN = 0.01
+PAUSE_S_MAX = 0.25
+
+
+class Attempts:
+    """The tries of one operation; `what` names it and its path in errors."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._what = what
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._sleep = sleep
+        self._began = clock()
+        self._failures = 0
+
+    @property
+    def deadline(self) -> float:
+        """Of the current attempt."""
+        return min(self._end, self._clock() + self._timeout_s / ATTEMPTS_MIN)
+
+    @property
+    def _end(self) -> float:
+        return self._began + self._timeout_s
+
+    def progressed(self) -> None:
+        self._began = self._clock()
+        self._failures = 0
+
+    def failed(self, error: DisklessError) -> None:
+        """Pauses before the next attempt. Raises DeadlineExceeded if there is no time for it."""
+        pause = self._pause()
+        self._failures += 1
+        if self._clock() + pause >= self._end:
+            raise DeadlineExceeded(
+                f"{self._what}: gave up after {self._clock() - self._began:.1f} s, "
+                f"{self._failures} attempts; last error: {error.reason}: {error}"
+            ) from error
+        if pause:
+            self._sleep(pause)
+
+    def _pause(self) -> float:
+        """The first failure costs no pause: another agent is most likely well."""
+        if not self._failures:
+            return 0.0
+        pause = min(PAUSE_S_MIN * float(2 ** (self._failures - 1)), PAUSE_S_MAX)
+        return pause * random.uniform(0.5, 1.0)

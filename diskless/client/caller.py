@@ -1,0 +1,301 @@
+"""Requests that survive agents: connections, retries, failover, and the client's session.
+
+It owns the pool of idle connections, the roster and the session. Threads share a Caller;
+a connection is with one thread at a time and comes back only with nothing under way.
+A mutation keeps its (session, sequence) over all its attempts, so that it happens once;
+it gets a new pair only if it was never sent under the old one.
+"""
+
+import itertools
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from diskless.client import connection as connections
+from diskless.client import descriptor as descriptors
+from diskless.client.attempts import Attempts
+from diskless.client.connection import Buffer, Connection, Reply
+from diskless.client.descriptor import Descriptor
+from diskless.client.routes import Routes, address
+from diskless.errors import DisklessError, NoCluster, SessionExpired, Unauthorized, Unavailable
+from diskless.gateway.messages import Delete, Empty, Kind, Mkdirs, Peer, Put, Rename
+
+IDLE_MAX = 8
+"""Idle connections kept to each agent."""
+FRESH_S = 1.0
+"""A connection idle for longer is looked at before it is used again."""
+
+
+Mutation = Put | Mkdirs | Rename | Delete
+
+
+@dataclass(slots=True)
+class Ticket:
+    """What makes a mutation happen once: its numbers, and how often it may have been sent."""
+
+    session: int
+    sequence: int
+    sent: int = 0
+
+    def stamp(self, meta: Mutation) -> None:
+        meta.session, meta.sequence = self.session, self.sequence
+
+
+class Caller:
+    def __init__(self, descriptor: Descriptor, *, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.closed = False
+        self._descriptor = descriptor
+        self._cluster = descriptor.cluster
+        self._reset()
+
+    def _reset(self) -> None:
+        """Begins anew: also in a forked child, which must share neither sockets nor session."""
+        self._pid = os.getpid()
+        self._label = f"{socket.gethostname()}:{self._pid}"
+        self._lock = threading.Lock()
+        self._refreshing = threading.Lock()
+        self._session_lock = threading.Lock()
+        self._session: int | None = None
+        self._sequences = itertools.count(1)
+        self._idle: dict[str, list[Connection]] = {}
+        self._routes = Routes(self._descriptor.gateways, salt=secrets.token_hex(4))
+
+    def attempts(self, what: str) -> Attempts:
+        return Attempts(what, timeout_s=self.timeout_s)
+
+    # Requests.
+
+    def call(
+        self,
+        kind: Kind,
+        meta: Struct,
+        parts: Sequence[Buffer] = (),
+        *,
+        what: str,
+        bulk: bool = False,
+    ) -> Reply:
+        """The reply to a request that is safe to repeat; its `error` is None.
+
+        Raises the refusal if it is final, DeadlineExceeded if no attempt succeeded.
+        """
+        return self._call(kind, meta, parts, self.attempts(what), bulk=bulk)
+
+    def mutate(
+        self,
+        kind: Kind,
+        meta: Mutation,
+        parts: Sequence[Buffer] = (),
+        *,
+        what: str,
+        bulk: bool = False,
+    ) -> Reply:
+        """As `call`, for a mutation: it happens once, however often it is sent."""
+        attempts = self.attempts(what)
+        ticket = self.ticket(attempts)
+        while True:
+            ticket.stamp(meta)
+            try:
+                reply = self._exchange(kind, meta, parts, attempts, bulk=bulk, ticket=ticket)
+            except Unavailable as error:
+                attempts.failed(error)
+                continue
+            if reply.error is None:
+                return reply
+            self.reconsider(reply.error, ticket, attempts)
+
+    def ticket(self, attempts: Attempts) -> Ticket:
+        """The numbers of a new mutation."""
+        return Ticket(self._current_session(attempts), next(self._sequences))
+
+    def reconsider(self, error: DisklessError, ticket: Ticket, attempts: Attempts) -> None:
+        """Returns if a refused mutation may be sent again, after a pause; else raises."""
+        if isinstance(error, SessionExpired) and ticket.sent == 1:
+            # Refused at its first and only sending, so it surely has not happened. `sent`
+            # goes on counting: a second time is raised.
+            self._forget_session(ticket.session)
+            fresh = self.ticket(attempts)
+            ticket.session, ticket.sequence = fresh.session, fresh.sequence
+        elif not error.retryable:
+            raise error
+        attempts.failed(error)
+
+    def _call(
+        self,
+        kind: Kind,
+        meta: Struct,
+        parts: Sequence[Buffer],
+        attempts: Attempts,
+        *,
+        bulk: bool = False,
+    ) -> Reply:
+        while True:
+            try:
+                reply = self._exchange(kind, meta, parts, attempts, bulk=bulk)
+            except Unavailable as error:
+                attempts.failed(error)
+                continue
+            if reply.error is None:
+                return reply
+            if not reply.error.retryable:
+                raise reply.error
+            attempts.failed(reply.error)
+
+    def _exchange(
+        self,
+        kind: Kind,
+        meta: Struct,
+        parts: Sequence[Buffer],
+        attempts: Attempts,
+        *,
+        bulk: bool,
+        ticket: Ticket | None = None,
+    ) -> Reply:
+        connection = self.take(bulk=bulk, deadline=attempts.deadline)
+        if ticket is not None:
+            ticket.sent += 1
+        try:
+            reply = connection.request(kind, meta, parts, deadline=attempts.deadline)
+        except Unavailable:
+            self.drop(connection)
+            raise
+        self.give_back(connection)
+        return reply
+
+    def _current_session(self, attempts: Attempts) -> int:
+        self._notice_fork()
+        with self._session_lock:
+            if self._session is None:
+                reply = self._call(Kind.SESSION, Empty(), (), attempts)
+                self._session = int(reply.meta.session)
+            return self._session
+
+    def _forget_session(self, session: int) -> None:
+        with self._session_lock:
+            if self._session == session:
+                self._session = None
+
+    # Connections.
+
+    def take(self, *, bulk: bool, deadline: float) -> Connection:
+        """A connection for this thread alone. Raises Unavailable, Unauthorized.
+
+        Give it back with `give_back`, or `drop` it if it broke.
+        """
+        if self.closed:
+            raise ValueError("the client is closed")
+        self._notice_fork()
+        now = time.monotonic()
+        if self._routes.all_failed(now):
+            self._reread_descriptor()
+        connection = self._connect(self._routes.pick(bulk=bulk, now=now), deadline)
+        if self._routes.is_outdated(now):
+            self._refresh(connection, deadline)
+        return connection
+
+    def give_back(self, connection: Connection) -> None:
+        """For others to use. Whatever its replies told about the cluster is learned."""
+        self._routes.learn(leader=connection.leader, version=connection.roster)
+        self._routes.worked(connection.peer)
+        if connection.usable and not connection.outstanding and not self.closed:
+            connection.idle_since = time.monotonic()
+            with self._lock:
+                idle = self._idle.setdefault(address(connection.peer), [])
+                if len(idle) < IDLE_MAX:
+                    idle.append(connection)
+                    return
+        connection.close()
+
+    def drop(self, connection: Connection) -> None:
+        """This connection broke: others to the same agent are suspect, and so is the agent."""
+        connection.close()
+        self._routes.failed(connection.peer, time.monotonic())
+        with self._lock:
+            suspects = self._idle.pop(address(connection.peer), [])
+        for suspect in suspects:
+            suspect.close()
+
+    def close(self) -> None:
+        self.closed = True
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        for connection in itertools.chain.from_iterable(idle.values()):
+            connection.close()
+
+    def _connect(self, peer: Peer, deadline: float) -> Connection:
+        idle = self._pop_idle(peer)
+        if idle is not None:
+            return idle
+        try:
+            connection = connections.connect(
+                peer,
+                cluster=self._cluster,
+                secret=self._descriptor.secret,
+                client=self._label,
+                deadline=deadline,
+            )
+        except (Unavailable, Unauthorized) as error:
+            self._routes.failed(peer, time.monotonic())
+            if isinstance(error, Unauthorized) and self._routes.has_roster:
+                # Our secret has been good: a stranger listens where this agent was.
+                raise Unavailable(str(error)) from error
+            raise
+        welcome = connection.welcome
+        assert welcome is not None
+        if not self._cluster or not self._routes.has_roster:
+            self._cluster = welcome.cluster
+            self._routes.replace(welcome.agents, version=connection.roster, now=time.monotonic())
+        self._routes.learn(leader=connection.leader, version=connection.roster)
+        return connection
+
+    def _pop_idle(self, peer: Peer) -> Connection | None:
+        while True:
+            with self._lock:
+                idle = self._idle.get(address(peer))
+                if not idle:
+                    return None
+                connection = idle.pop()
+            if time.monotonic() - connection.idle_since < FRESH_S or not connection.is_stale():
+                return connection
+            connection.close()
+
+    def _refresh(self, connection: Connection, deadline: float) -> None:
+        """Asks for the roster; one thread at a time, the others go on with the old one."""
+        if not self._refreshing.acquire(blocking=False):
+            return
+        try:
+            reply = connection.request(Kind.ROSTER, Empty(), deadline=deadline)
+        except Unavailable:
+            self.drop(connection)
+            raise
+        finally:
+            self._refreshing.release()
+        if reply.error is None:
+            self._routes.replace(reply.meta.agents, version=connection.roster, now=time.monotonic())
+            self._forget_departed()
+
+    def _forget_departed(self) -> None:
+        """Closes idle connections to addresses that are no agent's any more."""
+        known = {address(peer) for peer in self._routes.peers}
+        with self._lock:
+            departed = [self._idle.pop(key) for key in list(self._idle) if key not in known]
+        for connection in itertools.chain.from_iterable(departed):
+            connection.close()
+
+    def _reread_descriptor(self) -> None:
+        """Every agent we know of failed: perhaps all have been started anew elsewhere."""
+        with suppress(NoCluster):
+            found = descriptors.resolve(self._descriptor.name)
+            if found.cluster == self._cluster:
+                self._routes.add(found.gateways)
+
+    def _notice_fork(self) -> None:
+        if os.getpid() != self._pid:
+            self._reset()

@@ -1,0 +1,238 @@
+"""The Python client: files in, files out, and the namespace's operations.
+
+A Client may be used by many threads at once; it has no threads of its own. All paths are
+absolute. Every method raises the classes of diskless.errors, among them
+DeadlineExceeded when no agent could answer in `timeout_s`. For the methods that
+transfer much (`read`, `write`, `write_many`, files) that bounds silence, not the whole.
+"""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import IO, Any, Literal, cast
+
+from diskless.checksum import file_checksum
+from diskless.client.caller import Caller
+from diskless.client.connection import Buffer
+from diskless.client.descriptor import resolve
+from diskless.client.fetch import PREFETCH_BYTES, Content
+from diskless.client.files import (
+    PUT_BYTES_MAX,
+    Reader,
+    Writer,
+    format_checksum,
+    read_bytes,
+    verify,
+)
+from diskless.client.upload import Frames, Upload
+from diskless.config import KIB
+from diskless.errors import BadRequest, NoCluster, NotFound, UploadLost
+from diskless.gateway.messages import (
+    Delete,
+    Empty,
+    Kind,
+    List,
+    Listing,
+    Mkdirs,
+    NewFile,
+    Put,
+    Rename,
+    Stat,
+    Status,
+    Summary,
+    Summed,
+)
+
+TIMEOUT_S = 30.0
+SMALL_BYTES_MAX = 64 * KIB
+"""Files up to this size go straight to the leader."""
+LIST_ENTRIES = 1000
+"""Entries in one page of a listing."""
+RESTARTS_MAX = 2
+"""How often `write` sends everything again when an agent lost what it had sealed."""
+BUFFER_BYTES = 16 * KIB
+"""What a file opened for reading fetches for small reads: a block of a shard."""
+
+
+def connect(uri: str = "diskless:///", *, timeout_s: float = TIMEOUT_S) -> "Client":
+    """A client of the cluster that a URI, a name or HOST:PORT means.
+
+    Raises NoCluster, Unauthorized, or DeadlineExceeded if no agent answers.
+    """
+    descriptor = resolve(uri)
+    if not descriptor.gateways:
+        raise NoCluster(f"cluster {descriptor.name} has no gateways: start it with `diskless up`")
+    caller = Caller(descriptor, timeout_s=timeout_s)
+    caller.call(Kind.ROSTER, Empty(), what=f"connect {descriptor.name}")
+    return Client(caller)
+
+
+class Client:
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    # Content.
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """The bytes of a file, or of the part of it that exists from `offset` on.
+
+        Raises NotFound, PathIsDirectory, TooFewShards, CorruptData.
+        """
+        if offset < 0 or (length is not None and length < 0):
+            raise BadRequest(f"read {path}: offset {offset}, length {length}")
+        wanted = PREFETCH_BYTES if length is None else min(length, PREFETCH_BYTES)
+        content = Content(self._caller, path, prefetch=0 if offset else wanted, what=f"read {path}")
+        size = content.status.size
+        end = size if length is None else min(offset + length, size)
+        data = read_bytes(lambda target: content.read_into(target, offset), max(end - offset, 0))
+        if len(data) == size:
+            verify(content.status, file_checksum(data))
+        return data
+
+    def write(self, path: str, data: Buffer, *, overwrite: bool = False) -> Status:
+        """Stores a file, or raises and leaves what was there before.
+
+        Raises AlreadyExists, unless it may overwrite; CapacityExceeded, TooFewAgents.
+        """
+        return self.write_many({path: data}, overwrite=overwrite)[0]
+
+    def write_many(
+        self, files: Mapping[str, Buffer], *, overwrite: bool = False
+    ) -> Sequence[Status]:
+        """Stores several files that become visible in one step, or none of them."""
+        views = [memoryview(data).cast("B") for data in files.values()]
+        new = [
+            NewFile(path, len(view), format_checksum(file_checksum(view)))
+            for path, view in zip(files, views, strict=True)
+        ]
+        what = f"write {next(iter(files), '')}"
+        if sum(len(view) for view in views) <= PUT_BYTES_MAX:
+            return self._put(new, views, overwrite=overwrite, what=what)
+        return self._upload(new, views, overwrite=overwrite, what=what)
+
+    def open(
+        self, path: str, mode: Literal["rb", "wb", "xb"] = "rb", *, overwrite: bool | None = None
+    ) -> IO[bytes]:
+        """A file object. A written file appears when it is closed, and not after an exception.
+
+        `wb` replaces a file that is there, `xb` refuses to (unless `overwrite` says).
+        """
+        if mode == "rb":
+            return io.BufferedReader(Reader(self._caller, path), BUFFER_BYTES)
+        if mode not in ("wb", "xb"):
+            raise BadRequest(f"open {path}: mode {mode!r} is none of rb, wb, xb")
+        replaces = mode == "wb" if overwrite is None else overwrite
+
+        def put(file: NewFile, data: memoryview) -> Status:
+            return self._put([file], [data], overwrite=replaces, what=f"write {path}")[0]
+
+        return cast(IO[bytes], Writer(self._caller, path, overwrite=replaces, put=put))
+
+    def _put(
+        self, files: Sequence[NewFile], views: Sequence[memoryview], *, overwrite: bool, what: str
+    ) -> Sequence[Status]:
+        meta = Put(session=0, sequence=0, files=list(files), overwrite=overwrite)
+        parts = [view for view in views if len(view)]
+        bulk = sum(len(view) for view in parts) > SMALL_BYTES_MAX
+        reply = self._caller.mutate(Kind.PUT, meta, parts, what=what, bulk=bulk)
+        return cast(list[Status], reply.meta.files)
+
+    def _upload(
+        self, files: Sequence[NewFile], views: Sequence[memoryview], *, overwrite: bool, what: str
+    ) -> Sequence[Status]:
+        """Everything is at hand, so a lost upload can begin again, under the same ticket."""
+        upload = Upload(self._caller, what=what)
+        for restarts_left in range(RESTARTS_MAX, -1, -1):
+            try:
+                return _send(upload, files, views, overwrite=overwrite)
+            except UploadLost:
+                upload.abort()
+                if not restarts_left:
+                    raise
+                upload = Upload(self._caller, what=what, ticket=upload.ticket)
+            except BaseException:
+                upload.abort()
+                raise
+        raise AssertionError("unreachable")
+
+    # Namespace.
+
+    def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
+        """Moves a file or a directory, atomically. Raises NotFound, AlreadyExists."""
+        meta = Rename(0, 0, source, target, overwrite)
+        self._caller.mutate(Kind.RENAME, meta, what=f"rename {source} to {target}")
+
+    def delete(self, path: str, *, recursive: bool = False) -> bool:
+        """Whether there was something to delete. Raises DirectoryNotEmpty."""
+        meta = Delete(0, 0, path, recursive)
+        reply = self._caller.mutate(Kind.DELETE, meta, what=f"delete {path}")
+        return bool(reply.meta.deleted)
+
+    def mkdirs(self, path: str) -> bool:
+        """Whether the directory was made, and not there before. Raises PathIsFile."""
+        meta = Mkdirs(0, 0, path)
+        return bool(self._caller.mutate(Kind.MKDIRS, meta, what=f"mkdirs {path}").meta.created)
+
+    def stat(self, path: str) -> Status:
+        """Raises NotFound."""
+        reply = self._caller.call(Kind.STAT, Stat(path), what=f"stat {path}")
+        return cast(Status, reply.meta)
+
+    def exists(self, path: str) -> bool:
+        try:
+            self.stat(path)
+        except NotFound:
+            return False
+        return True
+
+    def list(self, path: str) -> Iterator[Status]:
+        """The entries of a directory, by name; a file lists itself. Raises NotFound at once."""
+        return self._pages(path, self._list_page(path, ""))
+
+    def summary(self, path: str) -> Summed:
+        """How many files, directories and bytes there are at and under a path."""
+        reply = self._caller.call(Kind.SUMMARY, Summary(path), what=f"summary {path}")
+        return cast(Summed, reply.meta)
+
+    def status(self) -> dict[str, Any]:
+        """What `diskless status --json` prints."""
+        return cast(dict[str, Any], self._caller.call(Kind.STATUS, Empty(), what="status").meta)
+
+    def _list_page(self, path: str, after: str) -> Listing:
+        meta = List(path, after, LIST_ENTRIES)
+        return cast(Listing, self._caller.call(Kind.LIST, meta, what=f"list {path}").meta)
+
+    def _pages(self, path: str, page: Listing) -> Iterator[Status]:
+        while True:
+            yield from page.entries
+            if not page.more or not page.entries:
+                return
+            page = self._list_page(path, page.entries[-1].path.rpartition("/")[2])
+
+    # Its own life.
+
+    def close(self) -> None:
+        """Closes all connections. Files that are open cannot be used any more."""
+        self._caller.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _send(
+    upload: Upload, files: Sequence[NewFile], views: Sequence[memoryview], *, overwrite: bool
+) -> Sequence[Status]:
+    """Sends the views as one stream. Nobody changes them: their owner waits for us."""
+    frames = Frames()
+    for view in views:
+        for frame in frames.cut(view, lasting=True):
+            upload.append(frame)
+    return upload.commit(files, overwrite=overwrite, tail=frames.tail)

@@ -1,0 +1,322 @@
+"""A blocking connection to one gateway: frames out, replies in, possibly many under way.
+
+It owns its socket and nothing else. One thread at a time uses it. It never retries: it
+either gives the reply to a request or, if anything about the stream is wrong (closed,
+silent, garbled), closes itself and raises Unavailable; after that it is useless.
+A refusal is a reply like any other, with `error` set.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from diskless.errors import BadFrame, DisklessError, Unauthorized, Unavailable
+from diskless.gateway import messages
+from diskless.gateway.frames import (
+    HEADER_BYTES,
+    META_BYTES_MAX,
+    RECEIVE_BYTES,
+    Header,
+    pack_header,
+    unpack_header,
+)
+from diskless.gateway.messages import Kind, Peer
+from diskless.model import slot_name
+
+Buffer = bytes | bytearray | memoryview
+
+CONNECT_TIMEOUT_S = 3.0
+"""An agent that does not greet within this is passed over for another."""
+
+_REPLIES: dict[Kind, Any] = {
+    Kind.HELLO: messages.Welcome,
+    Kind.SESSION: messages.Session,
+    Kind.ROSTER: messages.Roster,
+    Kind.PUT: messages.Committed,
+    Kind.WRITE: messages.Written,
+    Kind.COMMIT: messages.Committed,
+    Kind.ABORT: messages.Empty,
+    Kind.OPEN: messages.Opened,
+    Kind.READ: messages.Empty,
+    Kind.STAT: messages.Status,
+    Kind.LIST: messages.Listing,
+    Kind.MKDIRS: messages.Created,
+    Kind.RENAME: messages.Empty,
+    Kind.DELETE: messages.Deleted,
+    Kind.SUMMARY: messages.Summed,
+    Kind.STATUS: dict[str, Any],
+}
+_DECODERS = {kind: msgspec.json.Decoder(type_) for kind, type_ in _REPLIES.items()}
+_REFUSAL = msgspec.json.Decoder(messages.Refusal)
+
+
+class Reply(NamedTuple):
+    request: int
+    meta: Any
+    payload: bytearray | memoryview
+    error: DisklessError | None
+
+
+class _Expected(NamedTuple):
+    kind: Kind
+    into: memoryview | None
+
+
+class Connection:
+    def __init__(self, sock: socket.socket, peer: Peer) -> None:
+        self.peer = peer
+        self.leader = 0
+        self.roster = 0
+        self.usable = True
+        self.idle_since = 0.0
+        self.welcome: messages.Welcome | None = None
+        self._socket = sock
+        self._expected: dict[int, _Expected] = {}
+        self._number = 0
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self._start = 0
+        self._end = 0
+
+    @property
+    def outstanding(self) -> int:
+        return len(self._expected)
+
+    def request(
+        self, kind: Kind, meta: Struct, parts: Sequence[Buffer] = (), *, deadline: float
+    ) -> Reply:
+        """One request and its reply, when nothing else is under way."""
+        assert not self._expected
+        self.send(kind, meta, parts, deadline=deadline)
+        return self.receive(deadline=deadline)
+
+    def send(
+        self,
+        kind: Kind,
+        meta: Struct,
+        parts: Sequence[Buffer] = (),
+        *,
+        deadline: float,
+        into: memoryview | None = None,
+    ) -> int:
+        """Sends a request and gives its number. The reply's payload must fill `into`.
+
+        The parts are sent as they are, without a copy. Raises BadFrame, with nothing
+        sent, when the meta is too large for a frame.
+        """
+        data = messages.encode(meta)
+        if len(data) > META_BYTES_MAX:
+            raise BadFrame(
+                f"{kind.name.lower()}: {len(data)} bytes of meta, at most {META_BYTES_MAX} fit"
+            )
+        self._number += 1
+        header = pack_header(
+            kind,
+            self._number,
+            meta_bytes=len(data),
+            payload_bytes=sum([len(part) for part in parts]),
+        )
+        self._expected[self._number] = _Expected(kind, into)
+        self._send_all([header + data, *parts], deadline)
+        return self._number
+
+    def receive(self, *, deadline: float) -> Reply:
+        """The next reply, whichever request it answers."""
+        self._fill(HEADER_BYTES, deadline)
+        try:
+            header = unpack_header(self._buffer, self._start)
+        except BadFrame as error:
+            raise self._broken(f"garbled reply: {error}") from error
+        self._start += HEADER_BYTES
+        self.leader, self.roster = header.leader, header.roster
+        meta = self._take(header.meta_bytes, deadline)
+        expected = self._expected.pop(header.request, None)
+        if expected is None or header.kind not in (Kind.DONE, Kind.REFUSED):
+            raise self._unexpected(header, meta)
+        if header.kind == Kind.REFUSED:
+            return Reply(header.request, None, bytearray(), self._decode_refusal(meta))
+        payload = self._take_payload(header.payload_bytes, expected.into, deadline)
+        try:
+            decoded = _DECODERS[expected.kind].decode(meta)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._broken(f"garbled reply: {error}") from error
+        return Reply(header.request, decoded, payload, None)
+
+    def is_stale(self) -> bool:
+        """Whether an idle connection was closed at the other end, or is out of step."""
+        self._socket.settimeout(0)
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def close(self) -> None:
+        self.usable = False
+        self._socket.close()
+
+    # Bytes.
+
+    def _send_all(self, buffers: list[Buffer], deadline: float) -> None:
+        left = sum([len(buffer) for buffer in buffers])
+        while True:
+            self._limit_wait(deadline)
+            try:
+                sent = self._socket.sendmsg(buffers)
+            except OSError as error:
+                raise self._broken(_describe(error)) from error
+            left -= sent
+            if not left:
+                return
+            buffers = _after(buffers, sent)
+
+    def _receive_into(self, view: memoryview, deadline: float) -> int:
+        self._limit_wait(deadline)
+        try:
+            count = self._socket.recv_into(view)
+        except OSError as error:
+            raise self._broken(_describe(error)) from error
+        if not count:
+            raise self._broken("closed the connection")
+        return count
+
+    def _fill(self, count: int, deadline: float) -> None:
+        """Makes at least `count` bytes, at most RECEIVE_BYTES, wait in the buffer."""
+        have = self._end - self._start
+        if have >= count:
+            return
+        self._buffer[:have] = self._buffer[self._start : self._end]
+        self._start, self._end = 0, have
+        while self._end < count:
+            self._end += self._receive_into(self._buffer[self._end :], deadline)
+
+    def _take(self, count: int, deadline: float) -> memoryview | bytearray:
+        """`count` bytes; they are only good until the next receive."""
+        if count > RECEIVE_BYTES:
+            return self._take_payload(count, None, deadline)
+        self._fill(count, deadline)
+        self._start += count
+        return self._buffer[self._start - count : self._start]
+
+    def _take_payload(
+        self, count: int, into: memoryview | None, deadline: float
+    ) -> bytearray | memoryview:
+        if into is not None and len(into) != count:
+            raise self._broken(f"sent {count} bytes where {len(into)} were asked for")
+        target = bytearray(count) if into is None else into
+        view = memoryview(target)
+        done = min(count, self._end - self._start)
+        view[:done] = self._buffer[self._start : self._start + done]
+        self._start += done
+        while done < count:
+            done += self._receive_into(view[done:], deadline)
+        return target
+
+    def _limit_wait(self, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise self._broken("did not answer in time")
+        self._socket.settimeout(left)
+
+    # What can be wrong.
+
+    def _decode_refusal(self, meta: Buffer) -> DisklessError:
+        try:
+            return _REFUSAL.decode(meta).error()
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._broken(f"garbled refusal: {error}") from error
+
+    def _unexpected(self, header: Header, meta: Buffer) -> DisklessError:
+        """A gateway that refuses the connection itself has no request to name."""
+        if header.kind == Kind.REFUSED:
+            return self._broken(f"refused the connection: {self._decode_refusal(meta)}")
+        return self._broken(f"sent kind {header.kind} for request {header.request}, never asked")
+
+    def _broken(self, why: str) -> Unavailable:
+        self.close()
+        return Unavailable(f"{describe(self.peer)} {why}")
+
+
+def describe(peer: Peer) -> str:
+    return f"{slot_name(peer.slot)} ({peer.gateway})" if peer.slot >= 0 else peer.gateway
+
+
+def connect(peer: Peer, *, cluster: str, secret: str, client: str, deadline: float) -> Connection:
+    """A connection that has been greeted: by Unix socket if the peer is here, else TCP.
+
+    Whether a socket file belongs to the peer is for the greeting to tell: another
+    host, or another cluster, may use the same path. Raises Unavailable, Unauthorized.
+    """
+    deadline = min(deadline, time.monotonic() + CONNECT_TIMEOUT_S)
+    if peer.socket and os.path.exists(peer.socket):
+        try:
+            return _greet(_open_unix(peer, deadline), cluster, secret, client, deadline)
+        except (Unavailable, Unauthorized):
+            if not peer.gateway:
+                raise
+    return _greet(_open_tcp(peer, deadline), cluster, secret, client, deadline)
+
+
+def _greet(
+    connection: Connection, cluster: str, secret: str, client: str, deadline: float
+) -> Connection:
+    reply = connection.request(Kind.HELLO, messages.Hello(secret, client), deadline=deadline)
+    peer = connection.peer
+    if reply.error is not None:
+        connection.close()
+        if isinstance(reply.error, Unauthorized):
+            raise Unauthorized(f"{describe(peer)}: {reply.error}")
+        raise Unavailable(f"{describe(peer)}: {reply.error}")
+    welcome: messages.Welcome = reply.meta
+    if cluster and welcome.cluster != cluster:
+        connection.close()
+        raise Unavailable(f"{describe(peer)} belongs to another cluster, {welcome.cluster}")
+    if peer.slot >= 0 and welcome.slot != peer.slot:
+        connection.close()
+        raise Unavailable(f"{describe(peer)} turned out to be {slot_name(welcome.slot)}")
+    connection.welcome = welcome
+    return connection
+
+
+def _open_unix(peer: Peer, deadline: float) -> Connection:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(max(deadline - time.monotonic(), 0.001))
+        sock.connect(peer.socket)
+    except OSError as error:
+        sock.close()
+        raise Unavailable(f"{describe(peer)} at {peer.socket}: {_describe(error)}") from error
+    return Connection(sock, peer)
+
+
+def _open_tcp(peer: Peer, deadline: float) -> Connection:
+    host, _, port = peer.gateway.rpartition(":")
+    try:
+        sock = socket.create_connection(
+            (host.strip("[]"), int(port)), timeout=max(deadline - time.monotonic(), 0.001)
+        )
+    except (OSError, ValueError, OverflowError) as error:
+        raise Unavailable(f"{describe(peer)}: {_describe(error)}") from error
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Connection(sock, peer)
+
+
+def _after(buffers: list[Buffer], sent: int) -> list[Buffer]:
+    """What is left to send of `buffers` after `sent` bytes."""
+    for index, buffer in enumerate(buffers):
+        if sent < len(buffer):
+            return [memoryview(buffer)[sent:], *buffers[index + 1 :]]
+        sent -= len(buffer)
+    return []
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "did not answer in time"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

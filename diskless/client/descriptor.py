@@ -1,0 +1,152 @@
+"""How a program finds a cluster: its descriptor, a private file of this user.
+
+Owns `$DISKLESS_HOME/<name>.json` (else `~/.diskless/<name>.json`), which holds the
+cluster's secret and gateways, and the meaning of a `diskless://` URI's authority. It
+connects to nothing. Files are 0600 in a 0700 directory and replaced atomically.
+"""
+
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from diskless import paths
+from diskless.errors import BadRequest, NoCluster
+from diskless.gateway.messages import Peer
+
+SCHEME = "diskless"
+DEFAULT_NAME = "default"
+HOME_VARIABLE = "DISKLESS_HOME"
+SECRET_VARIABLE = "DISKLESS_SECRET"
+UNKNOWN_SLOT = -1
+"""Slot of a gateway that was given as host:port, until it has told its own."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+_HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):(\d{1,5})")
+_URI = re.compile(r"diskless:(?://([^/]*))?(/.*)?", re.DOTALL)
+
+
+class Descriptor(Struct, frozen=True, kw_only=True):
+    """What a client needs to reach a cluster, and an operator to stop it."""
+
+    cluster: str
+    """The cluster's id; "" if it is not known yet, and then any will do."""
+    name: str
+    secret: str
+    settings: dict[str, Any] = {}
+    gateways: list[Peer] = []
+    ray: dict[str, Any] = {}
+
+
+def home() -> Path:
+    """The directory of this user's descriptors; it may not exist yet."""
+    chosen = os.environ.get(HOME_VARIABLE)
+    return Path(chosen) if chosen else Path.home() / ".diskless"
+
+
+def descriptor_path(name: str) -> Path:
+    """Raises BadRequest if that cannot be a cluster's name."""
+    if not _NAME.fullmatch(name):
+        raise BadRequest(
+            f"{name!r} is no cluster name: use up to 32 of a-z, 0-9 and '-', "
+            "beginning with a letter or digit"
+        )
+    return home() / f"{name}.json"
+
+
+def save(descriptor: Descriptor) -> Path:
+    """Writes or replaces the descriptor, atomically, readable by this user only."""
+    path = descriptor_path(descriptor.name)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.chmod(path.parent, 0o700)
+    data = msgspec.json.format(msgspec.json.encode(descriptor), indent=2)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # It is 0600.
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path
+
+
+def load(name: str) -> Descriptor:
+    """Raises NoCluster if this user has no sound descriptor of that name."""
+    path = descriptor_path(name)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Descriptor)
+    except FileNotFoundError:
+        raise NoCluster(
+            f"no cluster {name!r} is known here ({path} does not exist): start it with "
+            f"`diskless up --name {name}`, or give a gateway as {SCHEME}://HOST:PORT/ "
+            f"and its secret in {SECRET_VARIABLE}"
+        ) from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise NoCluster(f"{path} cannot be read: {error}") from error
+
+
+def remove(name: str) -> None:
+    """Forgets the cluster; nothing happens if it was not known."""
+    descriptor_path(name).unlink(missing_ok=True)
+
+
+def known() -> list[Descriptor]:
+    """All sound descriptors of this user, by name."""
+    found = []
+    for path in sorted(home().glob("*.json")):
+        try:
+            found.append(load(path.stem))
+        except (NoCluster, BadRequest):
+            continue  # Somebody else's file: finding clusters must not fail for it.
+    return found
+
+
+def parse_uri(uri: str) -> tuple[str, str]:
+    """The authority ("" if none) and the absolute path. Raises BadRequest.
+
+    Hadoop writes a URI without authority as `diskless:/path`. Nothing is unquoted: a
+    path may hold any character, as Spark's partition directories do.
+    """
+    match = _URI.fullmatch(uri)
+    if match is None:
+        raise BadRequest(f"{uri!r} is no {SCHEME} URI: write for example {SCHEME}:///checkpoints")
+    authority, path = match[1] or "", paths.normalize(match[2] or "/")
+    if authority and not _NAME.fullmatch(authority) and not _HOST_PORT.fullmatch(authority):
+        raise BadRequest(
+            f"{uri!r}: {authority!r} is neither a cluster's name nor HOST:PORT of a gateway"
+        )
+    paths.split(path)
+    return authority, path
+
+
+def resolve(uri_or_name: str = "") -> Descriptor:
+    """The cluster that a URI's authority, a name or HOST:PORT means; "" is the default one.
+
+    Raises BadRequest for what cannot be one, NoCluster if it is not known here.
+    """
+    if uri_or_name.startswith(f"{SCHEME}:"):
+        authority, _ = parse_uri(uri_or_name)
+    else:
+        authority = uri_or_name
+    if _HOST_PORT.fullmatch(authority):
+        return _resolve_gateway(authority)
+    return load(authority or DEFAULT_NAME)
+
+
+def _resolve_gateway(gateway: str) -> Descriptor:
+    secret = os.environ.get(SECRET_VARIABLE)
+    if secret:
+        peer = Peer(slot=UNKNOWN_SLOT, gateway=gateway, socket="", host="", up=True)
+        return Descriptor(cluster="", name=gateway, secret=secret, gateways=[peer])
+    for descriptor in known():
+        if any(peer.gateway == gateway for peer in descriptor.gateways):
+            return descriptor
+    raise NoCluster(
+        f"the secret for gateway {gateway} is not known here: set {SECRET_VARIABLE}, "
+        "or copy the cluster's descriptor to this host"
+    )

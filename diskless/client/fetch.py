@@ -1,0 +1,227 @@
+"""The bytes of an opened file: which extents hold a range, and fetching it.
+
+An opened file is pinned: its extents are of one content and stay readable for a while.
+If they are gone, the file is opened again, and read on only if it still has the same
+content; otherwise NotFound. So bytes of two versions are never mixed.
+"""
+
+import time
+from bisect import bisect_right
+from collections import deque
+from itertools import accumulate
+
+from diskless.client.attempts import Attempts
+from diskless.client.caller import Caller
+from diskless.client.connection import Connection
+from diskless.config import KIB, MIB
+from diskless.errors import DisklessError, InternalError, NotFound, Unavailable
+from diskless.gateway.messages import Kind, Open, Opened, Read, Status
+from diskless.model import Extent
+
+PIECE_BYTES = MIB
+"""Payload of one `read`."""
+PIECES_MAX = 8
+"""Unanswered `read` requests."""
+PREFETCH_BYTES = 64 * KIB
+"""What opening a file brings along, so that a small one takes one round trip."""
+AHEAD_MAX = 4
+"""Pieces that a sequential reader has under way."""
+REOPENS_MAX = 3
+
+
+class Content:
+    """One version of a file, opened: where its bytes are, and the first of them."""
+
+    def __init__(self, caller: Caller, path: str, *, prefetch: int, what: str) -> None:
+        self._caller = caller
+        self._path = path
+        self._what = what
+        self.status: Status
+        self._place(*self._open(prefetch))
+
+    def reopen(self) -> None:
+        """Finds where the same bytes are now. Raises NotFound if the file has others."""
+        wanted = self.status.id
+        opened, first = self._open(0)
+        if opened.file.id != wanted:
+            raise NotFound(f"{self._path} was replaced while it was read")
+        self._place(opened, first)
+
+    def cut(self, start: int, length: int) -> list[Extent]:
+        """The parts of the extents that hold `length` bytes from `start` on."""
+        parts = []
+        index = bisect_right(self._starts, start) - 1
+        while length > 0:
+            extent = self._extents[index]
+            skip = start - self._starts[index]
+            count = min(extent.length - skip, length)
+            parts.append(Extent(extent.stripe, extent.offset + skip, count))
+            start, length, index = start + count, length - count, index + 1
+        return parts
+
+    def read_into(self, target: memoryview, start: int) -> None:
+        """Fills `target` with the bytes from `start` on, which must all be in the file."""
+        done = self.copy_first(target, start)
+        if done < len(target):
+            _Fetch(self._caller, self, what=self._what).run(target[done:], start + done)
+
+    def copy_first(self, target: memoryview, start: int) -> int:
+        """How many bytes of `target` the opening brought along already; they are copied."""
+        here = self.first[start : start + len(target)]
+        target[: len(here)] = here
+        return len(here)
+
+    def _open(self, prefetch: int) -> tuple[Opened, memoryview]:
+        meta = Open(self._path, prefetch)
+        reply = self._caller.call(Kind.OPEN, meta, what=self._what)
+        return reply.meta, memoryview(reply.payload)
+
+    def _place(self, opened: Opened, first: memoryview) -> None:
+        self.status = opened.file
+        self.first = first
+        self._extents = opened.extents
+        starts = list(accumulate((extent.length for extent in opened.extents), initial=0))
+        self._starts = starts[:-1]
+        if max(starts[-1], len(first)) < self.status.size:
+            raise InternalError(
+                f"{self._path}: {starts[-1]} of its {self.status.size} bytes have a place"
+            )
+
+
+class _Fetch:
+    """Fills one buffer, with several pieces under way on one connection."""
+
+    def __init__(self, caller: Caller, content: Content, *, what: str) -> None:
+        self._caller = caller
+        self._content = content
+        self._what = what
+        self._waiting: deque[tuple[int, memoryview]] = deque()
+        self._under_way: dict[int, tuple[int, memoryview]] = {}
+        self._reopens = 0
+
+    def run(self, target: memoryview, start: int) -> None:
+        for offset in range(0, len(target), PIECE_BYTES):
+            self._waiting.append((start + offset, target[offset : offset + PIECE_BYTES]))
+        attempts = self._caller.attempts(self._what)
+        while self._waiting:
+            try:
+                connection = self._caller.take(bulk=True, deadline=attempts.deadline)
+            except Unavailable as error:
+                attempts.failed(error)
+                continue
+            self._use(connection, attempts)
+
+    def _use(self, connection: Connection, attempts: Attempts) -> None:
+        """Fetches all there is, or as much as this connection gives."""
+        try:
+            self._exchange(connection, attempts)
+        except Unavailable as error:
+            self._caller.drop(connection)
+            self._wait_again()
+            attempts.failed(error)
+        except DisklessError as error:
+            connection.close()
+            self._wait_again()
+            self._recover(error, attempts)
+        else:
+            self._caller.give_back(connection)
+
+    def _exchange(self, connection: Connection, attempts: Attempts) -> None:
+        while self._waiting or self._under_way:
+            while self._waiting and len(self._under_way) < PIECES_MAX:
+                start, target = self._waiting[0]
+                meta = Read(self._content.cut(start, len(target)))
+                number = connection.send(Kind.READ, meta, deadline=attempts.deadline, into=target)
+                self._under_way[number] = self._waiting.popleft()
+            reply = connection.receive(deadline=attempts.deadline)
+            if reply.error is not None:
+                raise reply.error
+            del self._under_way[reply.request]
+            attempts.progressed()
+
+    def _wait_again(self) -> None:
+        self._waiting.extendleft(self._under_way.values())
+        self._under_way.clear()
+
+    def _recover(self, error: DisklessError, attempts: Attempts) -> None:
+        if isinstance(error, NotFound) and self._reopens < REOPENS_MAX:
+            self._reopens += 1
+            self._content.reopen()
+        elif error.retryable:
+            attempts.failed(error)
+        else:
+            raise error
+
+
+class ReadAhead:
+    """Pieces of a file fetched before they are asked for, on a connection of its own.
+
+    It never retries: whatever goes wrong, `take` gives None, and the caller reads the
+    plain way. It begins with one piece and holds at most AHEAD_MAX, so that little is
+    fetched in vain for a reader who stops soon.
+    """
+
+    def __init__(self, caller: Caller, content: Content) -> None:
+        self._caller = caller
+        self._content = content
+        self._pieces_max = 1
+        self._connection: Connection | None = None
+        self._numbers: deque[tuple[int, int]] = deque()
+        self._arrived: dict[int, memoryview] = {}
+        self._next = 0
+
+    def take(self, start: int) -> memoryview | None:
+        """The piece that begins at `start`, if it can be had; more are asked for meanwhile."""
+        try:
+            if not self._numbers or self._numbers[0][0] != start:
+                self._restart(start)
+            self._ask()
+            self._pieces_max = min(self._pieces_max + 1, AHEAD_MAX)
+            return self._receive_first()
+        except DisklessError:
+            self.close()
+            return None
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        self._numbers.clear()
+        self._arrived.clear()
+        if connection is None:
+            return
+        if connection.usable and not connection.outstanding:
+            self._caller.give_back(connection)
+        else:
+            connection.close()
+
+    def _restart(self, start: int) -> None:
+        self.close()
+        self._next = start
+        self._pieces_max = 1
+        self._connection = self._caller.take(bulk=True, deadline=self._deadline())
+
+    def _ask(self) -> None:
+        connection = self._connection
+        assert connection is not None
+        while len(self._numbers) < self._pieces_max and self._next < self._content.status.size:
+            count = min(PIECE_BYTES, self._content.status.size - self._next)
+            target = memoryview(bytearray(count))
+            meta = Read(self._content.cut(self._next, count))
+            number = connection.send(Kind.READ, meta, deadline=self._deadline(), into=target)
+            self._numbers.append((self._next, number))
+            self._next += count
+
+    def _receive_first(self) -> memoryview | None:
+        connection = self._connection
+        assert connection is not None
+        if not self._numbers:
+            return None
+        _, wanted = self._numbers.popleft()
+        while wanted not in self._arrived:
+            reply = connection.receive(deadline=self._deadline())
+            if reply.error is not None:
+                raise reply.error
+            self._arrived[reply.request] = memoryview(reply.payload)
+        return self._arrived.pop(wanted)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._caller.timeout_s / 3

@@ -1,0 +1,108 @@
+"""Which agent a client should ask: pure bookkeeping of the roster, the leader and failures.
+
+Metadata and small files go to the leader, bulk to an agent on this host; different
+clients prefer different local agents, each always the same one. An agent that failed
+is passed over for SKIP_S. No I/O except to see whether a socket file exists.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from zlib import crc32
+
+from diskless.client.descriptor import UNKNOWN_SLOT
+from diskless.gateway.frames import NO_LEADER
+from diskless.gateway.messages import Peer
+
+SKIP_S = 1.0
+"""How long an agent that failed is passed over."""
+REFRESH_INTERVAL_S = 0.2
+"""Agents may differ for a moment about the roster: ask again no more often than this."""
+
+
+class Routes:
+    def __init__(
+        self,
+        peers: Sequence[Peer],
+        *,
+        salt: str,
+        is_local: Callable[[str], bool] = os.path.exists,
+    ) -> None:
+        self.leader: int | None = None
+        self._salt = salt
+        self._is_local = is_local
+        self._failed_until: dict[str, float] = {}
+        self._version: int | None = None
+        self._seen_version: int | None = None
+        self._refreshed_at = float("-inf")
+        self._preferred: list[Peer] = []
+        self._by_slot: dict[int, Peer] = {}
+        self.replace(peers, version=None, now=float("-inf"))
+
+    @property
+    def peers(self) -> list[Peer]:
+        """All known agents, best for bulk first."""
+        return self._preferred
+
+    def replace(self, peers: Sequence[Peer], *, version: int | None, now: float) -> None:
+        """A new roster, with the version of the reply that brought it."""
+        if not peers:
+            return
+        self._preferred = sorted(peers, key=self._preference)
+        self._by_slot = {peer.slot: peer for peer in peers if peer.slot != UNKNOWN_SLOT}
+        self._version = self._seen_version = version
+        self._refreshed_at = now
+
+    @property
+    def has_roster(self) -> bool:
+        """Whether an agent has told us of the others yet."""
+        return self._version is not None
+
+    def add(self, peers: Sequence[Peer]) -> None:
+        """More addresses to try, beside those of the roster."""
+        known = {address(peer) for peer in self._preferred}
+        fresh = [peer for peer in peers if address(peer) not in known]
+        self._preferred = self._preferred + sorted(fresh, key=self._preference)
+
+    def learn(self, *, leader: int, version: int) -> None:
+        """What every reply's header tells."""
+        self.leader = None if leader == NO_LEADER else leader
+        self._seen_version = version
+
+    def is_outdated(self, now: float) -> bool:
+        """Whether the roster should be asked for again."""
+        return (
+            self._seen_version != self._version and now - self._refreshed_at >= REFRESH_INTERVAL_S
+        )
+
+    def pick(self, *, bulk: bool, now: float) -> Peer:
+        """The best agent that did not fail lately, or the one whose failure is oldest."""
+        if not bulk and self.leader is not None:
+            peer = self._by_slot.get(self.leader)
+            if peer is not None and not self._failed_lately(peer, now):
+                return peer
+        for peer in self._preferred:
+            if not self._failed_lately(peer, now):
+                return peer
+        return min(self._preferred, key=lambda peer: self._failed_until.get(address(peer), now))
+
+    def all_failed(self, now: float) -> bool:
+        return all(self._failed_lately(peer, now) for peer in self._preferred)
+
+    def failed(self, peer: Peer, now: float) -> None:
+        self._failed_until[address(peer)] = now + SKIP_S
+
+    def worked(self, peer: Peer) -> None:
+        if self._failed_until:
+            self._failed_until.pop(address(peer), None)
+
+    def _failed_lately(self, peer: Peer, now: float) -> bool:
+        return bool(self._failed_until) and self._failed_until.get(address(peer), now) > now
+
+    def _preference(self, peer: Peer) -> tuple[bool, bool, int]:
+        local = bool(peer.socket) and self._is_local(peer.socket)
+        return not peer.up, not local, crc32(f"{self._salt}/{peer.slot}".encode())
+
+
+def address(peer: Peer) -> str:
+    """What failures are remembered by. Addresses, not slots: a slot that came back elsewhere has not failed there."""
+    return f"{peer.gateway} {peer.socket}"

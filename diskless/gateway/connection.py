@@ -1,0 +1,333 @@
+"""One client's connection: frames in, requests started, replies out, all within limits.
+
+It owns the flow control. A connection stops reading while it has REQUESTS_MAX requests
+in flight, while its client is slow to take replies, while the replies under way may
+fill REPLY_BYTES_MAX, or while the gateway's budget has no room for the next body. What
+has been read by then waits in the parser. It never decides what a request means.
+
+Invariants: every request that was started gets one reply, unless the connection is gone;
+a body is reserved in the budget from before it is received until its request is answered.
+"""
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from diskless.config import KIB, MIB
+from diskless.errors import BadFrame, DisklessError, InternalError, Unauthorized
+from diskless.gateway.frames import (
+    HEADER_BYTES,
+    HELLO_BYTES_MAX,
+    META_BYTES_MAX,
+    PAYLOAD_BYTES_MAX,
+    Frame,
+    FrameParser,
+    pack_header,
+)
+from diskless.gateway.messages import DECODERS, Hello, Kind, Open, Read, Refusal, encode
+
+if TYPE_CHECKING:
+    from diskless.gateway.server import Gateway
+
+REQUESTS_MAX = 256
+"""Requests in flight on one connection."""
+BURST_MAX = 64
+"""Requests started before other connections get a turn."""
+REPLY_BYTES_MAX = 8 * MIB
+"""Payload that one connection's unanswered reads may ask for together."""
+WRITE_BYTES_HIGH = 2 * MIB
+"""Unsent replies at which no more requests are started; a slow reader costs at most
+this and REPLY_BYTES_MAX."""
+WRITE_BYTES_LOW = 512 * KIB
+JOIN_BYTES_MAX = 16 * KIB
+"""Smaller payloads are cheaper to copy behind their header than to hand over apart."""
+CLOSE_TIMEOUT_S = 5.0
+"""How long a closed connection may take to fetch its last reply."""
+LOG_CHARS_MAX = 200
+
+Buffer = bytes | bytearray | memoryview
+
+log = logging.getLogger(__name__)
+
+_KINDS = {int(kind): (kind, decoder) for kind, decoder in DECODERS.items()}
+
+
+class Request:
+    """A decoded request and what it holds while it is worked on."""
+
+    __slots__ = (
+        "body_bytes", "connection", "expired", "kind", "meta", "number", "payload",
+        "reply_bytes", "started_at", "task",
+    )  # fmt: skip
+
+    def __init__(self, connection: "Connection", frame: Frame) -> None:
+        header = frame.header
+        try:
+            self.kind, decoder = _KINDS[header.kind]
+            self.meta: Struct = decoder.decode(frame.meta)
+        except KeyError:
+            raise BadFrame(f"{header.kind} is no kind of request") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadFrame(f"meta of {self.kind.name.lower()}: {error}") from None
+        self.connection = connection
+        self.number = header.request
+        self.payload = frame.payload
+        self.body_bytes = header.meta_bytes + header.payload_bytes
+        self.reply_bytes = _expected_reply_bytes(self.meta)
+        self.started_at = 0.0
+        self.expired = False
+        self.task: asyncio.Task[None] | None = None
+
+
+def _expected_reply_bytes(meta: Struct) -> int:
+    """How much payload the reply may carry, as far as the request itself tells."""
+    if isinstance(meta, Read):
+        return sum(extent.length for extent in meta.extents)
+    if isinstance(meta, Open):
+        return meta.prefetch
+    return 0
+
+
+class Connection(asyncio.BufferedProtocol):
+    def __init__(self, gateway: "Gateway", number: int) -> None:
+        self.number = number
+        self.in_flight = 0
+        self._gateway = gateway
+        self._loop = asyncio.get_running_loop()
+        self._transport: Any = None
+        self._parser = FrameParser(body_bytes_max=HELLO_BYTES_MAX, admit=self._admit)
+        self._greeted = False
+        self._closed = False
+        self._reading = True
+        self._writable = True
+        self._held: Request | None = None
+        self._reserved_bytes = 0
+        self._reply_bytes = 0
+        self._refused_number = 0
+        self._opened_at = self._heard_at = self._loop.time()
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
+        _notice_dead_peers(transport.get_extra_info("socket"))
+        refusal = self._gateway.connection_made(self)
+        if refusal is not None:
+            self.refuse_and_close(refusal)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._parser.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard_at = self._loop.time()
+        self._gateway.counters.bytes_in += nbytes
+        self._parser.received(nbytes)
+        self.pump()
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self.pump()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closed = True
+        self._gateway.budget.forget(self._granted)
+        self._gateway.budget.release(self._reserved_bytes)
+        self._reserved_bytes = 0
+        if self._held is not None:
+            self._gateway.budget.release(self._held.body_bytes)
+            self._held = None
+        self._gateway.connection_lost(self, greeted=self._greeted)
+
+    # Flow control.
+
+    def pump(self) -> None:
+        """Starts what may be started of the frames that have come, and reads on if all was."""
+        if self._closed:
+            return
+        try:
+            drained = self._start_some()
+        except DisklessError as error:
+            self.refuse_and_close(error)
+            return
+        self._read(drained)
+
+    def _start_some(self) -> bool:
+        """Whether every whole frame was started, so that more bytes may come."""
+        for _ in range(BURST_MAX):
+            request = self._held or self._next_request()
+            if request is None:
+                return not self._parser.stalled
+            if not self._may_start(request):
+                self._held = request
+                return False
+            self._held = None
+            self._gateway.start_request(request)
+            if self._closed:
+                return False
+        self._loop.call_soon(self.pump)
+        return False
+
+    def _next_request(self) -> Request | None:
+        frame = self._parser.next()
+        if frame is None:
+            return None
+        self._gateway.counters.frames_in += 1
+        self._refused_number = frame.header.request  # Until it proves to be sound.
+        request = Request(self, frame)
+        if self._greeted != (request.kind is not Kind.HELLO):
+            raise BadFrame("the first frame, and only that, must be hello")
+        if not self._greeted:
+            self._greet(request)
+        self._refused_number = 0
+        self._reserved_bytes = 0  # The request holds it from here on.
+        return request
+
+    def _greet(self, request: Request) -> None:
+        assert isinstance(request.meta, Hello)
+        if not self._gateway.is_secret(request.meta.secret):
+            raise Unauthorized("the secret is not this cluster's")
+        self._greeted = True
+        self._parser.body_bytes_max = META_BYTES_MAX + PAYLOAD_BYTES_MAX
+
+    def _may_start(self, request: Request) -> bool:
+        if self.in_flight >= REQUESTS_MAX or not self._writable:
+            return False
+        wanted = self._reply_bytes + request.reply_bytes
+        return self._reply_bytes == 0 or wanted <= REPLY_BYTES_MAX
+
+    def _read(self, reading: bool) -> None:
+        if reading != self._reading and not self._closed:
+            self._reading = reading
+            if reading:
+                self._heard_at = self._loop.time()
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _admit(self, body_bytes: int) -> bool:
+        self._reserved_bytes = body_bytes
+        if self._gateway.budget.reserve(body_bytes, self._granted):
+            return True
+        self._reserved_bytes = 0
+        return False
+
+    def _granted(self) -> None:
+        header = self._parser.last_header
+        assert header is not None
+        self._reserved_bytes = header.meta_bytes + header.payload_bytes
+        self._parser.grant()
+        # Not at once: whoever released the room is still in the middle of its own work.
+        self._loop.call_soon(self.pump)
+
+    def is_silent(self, now: float, *, hello_timeout_s: float, frame_timeout_s: float) -> bool:
+        """Whether it owes us the rest of a frame, or its hello, for too long."""
+        if not self._greeted:
+            return now - self._opened_at > hello_timeout_s
+        owes_more = self._reading and self._parser.mid_frame
+        return owes_more and now - self._heard_at > frame_timeout_s
+
+    # Requests and replies.
+
+    def begun(self, request: Request) -> None:
+        self.in_flight += 1
+        self._reply_bytes += request.reply_bytes
+
+    def ended(self, request: Request) -> None:
+        self.in_flight -= 1
+        self._reply_bytes -= request.reply_bytes
+        if not self._reading:
+            self.pump()
+
+    def reply(self, request: Request, meta: Struct | bytes, parts: Sequence[Buffer]) -> None:
+        """Sends what the handler answered. Large parts are not copied."""
+        data = meta if isinstance(meta, bytes) else encode(meta)
+        payload_bytes = sum([memoryview(part).nbytes for part in parts]) if parts else 0
+        if len(data) > META_BYTES_MAX or payload_bytes > PAYLOAD_BYTES_MAX:
+            log.error(
+                "reply too large kind=%s meta_bytes=%d payload_bytes=%d",
+                request.kind.name, len(data), payload_bytes,
+            )  # fmt: skip
+            self.refuse(request.number, InternalError("the reply does not fit in a frame"))
+        else:
+            self._send(Kind.DONE, request.number, data, parts, payload_bytes)
+
+    def refuse(self, number: int, error: DisklessError) -> None:
+        self._send(Kind.REFUSED, number, encode(Refusal.of(error)), (), 0)
+
+    def refuse_and_close(self, error: DisklessError) -> None:
+        """Says once, to the client and to the log, why this connection ends."""
+        if self._closed:
+            return
+        log.warning(
+            "connection refused peer=%s reason=%s message=%r",
+            describe_peer(self._transport), error.reason, str(error)[:LOG_CHARS_MAX],
+        )  # fmt: skip
+        header = self._parser.last_header
+        self.refuse(header.request if header else self._refused_number, error)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection once its last replies are fetched, or after a while anyway."""
+        if not self._closed:
+            self._read(False)
+            self._closed = True
+            self._transport.close()
+            self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
+
+    def abort(self) -> None:
+        self._closed = True
+        self._transport.abort()
+
+    def _send(
+        self, kind: Kind, number: int, meta: bytes, parts: Sequence[Buffer], payload_bytes: int
+    ) -> None:
+        if self._closed:
+            return
+        leader, roster = self._gateway.view()
+        header = pack_header(
+            kind, number, leader=leader, roster=roster,
+            meta_bytes=len(meta), payload_bytes=payload_bytes,
+        )  # fmt: skip
+        counters = self._gateway.counters
+        counters.frames_out += 1
+        counters.bytes_out += HEADER_BYTES + len(meta) + payload_bytes
+        if not payload_bytes:
+            self._transport.write(header + meta)
+        elif payload_bytes <= JOIN_BYTES_MAX:
+            self._transport.write(b"".join((header, meta, *parts)))
+        else:
+            self._transport.writelines((header + meta, *parts))
+
+
+def describe_peer(transport: asyncio.BaseTransport) -> str:
+    """Who is at the other end, for one word of a log line."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family == socket.AF_UNIX:
+        try:
+            raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        except (AttributeError, OSError):  # Not Linux, or the peer is gone already.
+            return "unix"
+        pid, uid, _ = struct.unpack("3i", raw)
+        return f"unix:pid={pid},uid={uid}"
+    name = transport.get_extra_info("peername")
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unknown"
+
+
+def _notice_dead_peers(sock: Any) -> None:
+    """A host that vanished sends no FIN: TCP must ask, or its connection stays for ever."""
+    if sock is None or sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,294 @@
+"""What each client request means: from frames to the agent's parts and back.
+
+A metadata question on the leader is answered on the spot; everything else waits for
+other agents and is a coroutine. Nothing here keeps state of its own.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from diskless import paths
+from diskless.agent.packer import Packer, PendingFile, PendingPut
+from diskless.agent.reader import Reader
+from diskless.agent.replica import Replica, Router
+from diskless.agent.roster import Roster
+from diskless.agent.uploads import Upload, Uploads
+from diskless.checksum import file_checksum
+from diskless.config import ClusterSettings
+from diskless.errors import BadRequest, CorruptData
+from diskless.gateway import messages as m
+from diskless.gateway.frames import PAYLOAD_BYTES_MAX
+from diskless.gateway.messages import Kind
+from diskless.gateway.server import Answer, ConnectionId
+from diskless.model import FileRecord, Stripe, cut
+from diskless.namespace import commands as c
+from diskless.namespace import queries as q
+from diskless.namespace.state import PathStatus
+
+FILES_PER_PUT_MAX = 10_000
+
+Payload = bytes | bytearray | memoryview
+
+
+class ClientDoor:
+    """The gateway's backend: one agent, as its clients see it."""
+
+    def __init__(
+        self,
+        *,
+        settings: ClusterSettings,
+        cluster_id: str,
+        roster: Roster,
+        replica: Replica,
+        namespace: Router,
+        packer: Packer,
+        reader: Reader,
+        uploads: Uploads,
+    ) -> None:
+        self._settings = settings
+        self._cluster_id = cluster_id
+        self._roster = roster
+        self._replica = replica
+        self._namespace = namespace
+        self._packer = packer
+        self._reader = reader
+        self._uploads = uploads
+        self._handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
+            Kind.SESSION: self._session,
+            Kind.PUT: self._put,
+            Kind.WRITE: self._write,
+            Kind.COMMIT: self._commit,
+            Kind.ABORT: self._abort,
+            Kind.OPEN: self._open,
+            Kind.READ: self._read,
+            Kind.STAT: self._stat,
+            Kind.LIST: self._list,
+            Kind.MKDIRS: self._mkdirs,
+            Kind.RENAME: self._rename,
+            Kind.DELETE: self._delete,
+            Kind.SUMMARY: self._summary,
+            Kind.STATUS: self._status,
+        }
+
+    # -- what the gateway asks --------------------------------------------------
+
+    def leader(self) -> int | None:
+        return self._roster.leader
+
+    def roster_version(self) -> int:
+        return max(self._roster.version, 0)
+
+    def roster(self) -> m.Roster:
+        return m.Roster(
+            [
+                m.Peer(agent.slot, agent.gateway, agent.socket, agent.host, agent.up)
+                for agent in self._roster.agents.values()
+            ]
+        )
+
+    def welcome(self) -> m.Welcome:
+        settings = self._settings
+        return m.Welcome(
+            cluster=self._cluster_id,
+            name=settings.name,
+            slot=self._roster.slot,
+            data_shards=settings.data_shards,
+            parity_shards=settings.parity_shards,
+            stripe_bytes=settings.tuning.stripe_bytes,
+            agents=self.roster().agents,
+        )
+
+    def handle(
+        self, connection: ConnectionId, kind: Kind, meta: Struct, payload: bytes | memoryview
+    ) -> Answer | Awaitable[Answer]:
+        return self._handlers[kind](meta, payload)
+
+    def disconnected(self, connection: ConnectionId) -> None:
+        """Uploads wait a while: their client may come back to them."""
+
+    # -- files ------------------------------------------------------------------
+
+    async def _put(self, meta: m.Put, payload: Payload) -> Answer:
+        _check_files(meta.files, len(payload))
+        return await self._make_visible(meta, _checked(meta.files, payload), [], payload)
+
+    def _write(self, meta: m.Write, payload: Payload) -> Awaitable[Answer]:
+        # Appending happens here and now, so that frames keep the order they came in.
+        upload = self._uploads.get(meta.upload, meta.offset, meta.resume)
+        upload.append(meta.offset, payload)
+        return self._written(upload)
+
+    async def _written(self, upload: Upload) -> Answer:
+        await upload.room()
+        start, sealed = upload.news()
+        return m.Written(upload.received, start, sealed), ()
+
+    def _commit(self, meta: m.Commit, payload: Payload) -> Awaitable[Answer]:
+        upload = self._uploads.get(meta.upload, meta.offset, meta.resume)
+        _check_files(meta.files, upload.received + len(payload))
+        upload.append(meta.offset, payload)
+        return self._committed(meta, upload)
+
+    async def _committed(self, meta: m.Commit, upload: Upload) -> Answer:
+        upload.committing = True
+        try:
+            sealed, tail = await upload.finish()
+            files = _trusted(meta.files, upload)
+            answer = await self._make_visible(meta, files, list(sealed), tail)
+        finally:
+            self._uploads.close(meta.upload, upload)
+        return answer
+
+    async def _make_visible(
+        self, meta: m.Put, files: Sequence[PendingFile], sealed: list[Stripe], tail: Payload
+    ) -> Answer:
+        put = PendingPut(meta.session, meta.sequence, meta.overwrite, files, sealed, tail)
+        done = await self._packer.commit(put)
+        statuses = [
+            m.Status(
+                file.path, False, file.size, done.time_ms, done.number + n, f"{file.checksum:016x}"
+            )
+            for n, file in enumerate(files)
+        ]
+        return m.Committed(statuses), ()
+
+    def _abort(self, meta: m.Abort, _: Payload) -> Answer:
+        self._uploads.close(meta.upload)
+        return m.Empty(), ()
+
+    def _open(self, meta: m.Open, _: Payload) -> Answer | Awaitable[Answer]:
+        if self._replica.leads:
+            opened = self._replica.answer(q.Open(meta.path))
+            if opened.record.inline is not None or meta.prefetch <= 0:
+                return self._opened(meta.path, opened), (opened.record.inline or b"",)
+            return self._prefetch(meta, opened)
+        return self._open_afar(meta)
+
+    async def _open_afar(self, meta: m.Open) -> Answer:
+        opened = await self._namespace.query(q.Open(meta.path))
+        if opened.record.inline is not None:
+            return self._opened(meta.path, opened), (opened.record.inline,)
+        return await self._prefetch(meta, opened)
+
+    async def _prefetch(self, meta: m.Open, opened: q.OpenedFile) -> Answer:
+        answer = self._opened(meta.path, opened)
+        wanted = min(meta.prefetch, opened.record.size, PAYLOAD_BYTES_MAX)
+        parts = await self._reader.read(cut(opened.record.extents, 0, wanted))
+        return answer, parts
+
+    def _opened(self, path: str, opened: q.OpenedFile) -> m.Opened:
+        self._reader.learn(opened.stripes)
+        record = opened.record
+        return m.Opened(_file_status(path, record), list(record.extents))
+
+    async def _read(self, meta: m.Read, _: Payload) -> Answer:
+        if any(extent.offset < 0 or extent.length <= 0 for extent in meta.extents):
+            raise BadRequest("an extent needs an offset of 0 or more and at least one byte")
+        if sum(extent.length for extent in meta.extents) > PAYLOAD_BYTES_MAX:
+            raise BadRequest(f"one read may ask for {PAYLOAD_BYTES_MAX} bytes at most")
+        return m.Empty(), await self._reader.read(meta.extents)
+
+    # -- the namespace ----------------------------------------------------------
+
+    def _ask(
+        self, query: q.Query, reply: Callable[[Any], Struct | bytes]
+    ) -> Answer | Awaitable[Answer]:
+        """Answers at once on the leader, through it elsewhere."""
+        if self._replica.leads:
+            return reply(self._replica.answer(query)), ()
+
+        async def afar() -> Answer:
+            return reply(await self._namespace.query(query)), ()
+
+        return afar()
+
+    def _stat(self, meta: m.Stat, _: Payload) -> Answer | Awaitable[Answer]:
+        return self._ask(q.Stat(meta.path), _path_status)
+
+    def _list(self, meta: m.List, _: Payload) -> Answer | Awaitable[Answer]:
+        def reply(page: q.Listed) -> m.Listing:
+            return m.Listing([_path_status(entry) for entry in page.entries], page.more)
+
+        return self._ask(q.Page(meta.path, meta.after, meta.limit), reply)
+
+    def _summary(self, meta: m.Summary, _: Payload) -> Answer | Awaitable[Answer]:
+        def reply(found: Any) -> m.Summed:
+            return m.Summed(found.files, found.directories, found.bytes)
+
+        return self._ask(q.Summarize(meta.path), reply)
+
+    def _status(self, meta: m.Empty, _: Payload) -> Answer | Awaitable[Answer]:
+        return self._ask(q.Report(), lambda report: report)
+
+    async def _session(self, meta: m.Empty, _: Payload) -> Answer:
+        done = await self._namespace.run(c.OpenSession())
+        return m.Session(done.number), ()
+
+    async def _mkdirs(self, meta: m.Mkdirs, _: Payload) -> Answer:
+        done = await self._namespace.run(c.Mkdirs(meta.session, meta.sequence, meta.path))
+        return m.Created(done.changed), ()
+
+    async def _rename(self, meta: m.Rename, _: Payload) -> Answer:
+        await self._namespace.run(
+            c.Rename(meta.session, meta.sequence, meta.source, meta.target, meta.overwrite)
+        )
+        return m.Empty(), ()
+
+    async def _delete(self, meta: m.Delete, _: Payload) -> Answer:
+        done = await self._namespace.run(
+            c.Delete(meta.session, meta.sequence, meta.path, meta.recursive)
+        )
+        return m.Deleted(done.changed), ()
+
+
+def _check_files(files: Sequence[m.NewFile], size: int) -> None:
+    if not 1 <= len(files) <= FILES_PER_PUT_MAX:
+        raise BadRequest(f"a put has 1 to {FILES_PER_PUT_MAX} files, not {len(files)}")
+    if any(file.size < 0 for file in files) or sum(file.size for file in files) != size:
+        raise BadRequest(f"the files' sizes do not add up to the {size} bytes sent")
+    for file in files:
+        paths.split(file.path)
+
+
+def _checked(files: Sequence[m.NewFile], payload: Payload) -> list[PendingFile]:
+    """The files with their true checksums. Raises CorruptData if one does not agree."""
+    view = memoryview(payload)
+    at = 0
+    found: list[PendingFile] = []
+    for file in files:
+        checksum = file_checksum(view[at : at + file.size])
+        _check_claim(file, checksum)
+        found.append(PendingFile(file.path, file.size, checksum))
+        at += file.size
+    return found
+
+
+def _trusted(files: Sequence[m.NewFile], upload: Upload) -> list[PendingFile]:
+    """The files of an upload: the checksum is checked where this agent saw all of one."""
+    if len(files) == 1 and upload.checksum is not None:
+        checksum = upload.checksum.value()
+        _check_claim(files[0], checksum)
+        return [PendingFile(files[0].path, files[0].size, checksum)]
+    try:
+        return [PendingFile(file.path, file.size, int(file.checksum, 16)) for file in files]
+    except ValueError:
+        raise BadRequest("this upload needs the checksum of each file, as 16 hex digits") from None
+
+
+def _check_claim(file: m.NewFile, checksum: int) -> None:
+    if file.checksum and file.checksum != f"{checksum:016x}":
+        raise CorruptData(f"{file.path} was damaged on its way here: send it again")
+
+
+def _file_status(path: str, record: FileRecord) -> m.Status:
+    return m.Status(
+        path, False, record.size, record.mtime_ms, record.id, f"{record.checksum:016x}"
+    )
+
+
+def _path_status(found: PathStatus) -> m.Status:
+    if found.record is None:
+        return m.Status(found.path, True, 0, found.mtime_ms, 0, "")
+    return _file_status(found.path, found.record)

@@ -1,0 +1,311 @@
+"""The gateway: an agent's two doors for clients, a Unix socket and a TCP port.
+
+It owns the listening sockets, the connections and the tasks of their requests, and it
+answers `hello` and `roster` itself; everything else goes to the Backend. It must never
+let one client hurt another: a bad frame costs its sender the connection and one line in
+the log, a handler that breaks costs one InternalError, a handler that hangs is cancelled
+after `request_timeout_s`. One timer watches all deadlines, so that a request costs none.
+"""
+
+import asyncio
+import hmac
+import logging
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+
+from diskless.config import Tuning
+from diskless.errors import (
+    BadFrame,
+    DeadlineExceeded,
+    DisklessError,
+    InternalError,
+    LaunchFailed,
+    Unavailable,
+)
+from diskless.gateway.budget import Budget
+from diskless.gateway.connection import Buffer, Connection, Request
+from diskless.gateway.frames import NO_LEADER, ROSTER_MASK
+from diskless.gateway.messages import Kind, Roster, Welcome
+
+CONNECTIONS_MAX = 1024
+HELLO_TIMEOUT_S = 5.0
+FRAME_TIMEOUT_S = 30.0
+"""Silence in the middle of a frame after which its connection is closed."""
+SWEEP_INTERVAL_S = 0.5
+"""How late a deadline may be noticed; less where the deadlines themselves are short."""
+STOP_TIMEOUT_S = 2.0
+BACKLOG = 256
+
+log = logging.getLogger(__name__)
+
+ConnectionId = int
+Answer = tuple[Struct | bytes, Sequence[Buffer]]
+"""A reply's meta (a struct, or JSON ready to send) and the parts of its payload. The
+parts must not change until they are sent."""
+
+
+class Backend(Protocol):
+    """What the gateway serves. All of it is called on the gateway's event loop."""
+
+    def leader(self) -> int | None:
+        """The slot of the leader as far as this agent knows. Called for every reply."""
+
+    def roster_version(self) -> int:
+        """Changes whenever an agent's address or state does. Called for every reply."""
+
+    def welcome(self) -> Welcome: ...
+
+    def roster(self) -> Roster: ...
+
+    def handle(
+        self, connection: ConnectionId, kind: Kind, meta: Struct, payload: bytes | memoryview
+    ) -> Answer | Awaitable[Answer]:
+        """The answer to a request, at once or awaited: an `async def` will do.
+
+        An answer that is ready need not be awaited, which saves the cost of a task.
+        Requests of one connection are started in the order in which they came. The
+        payload belongs to the handler. Raises DisklessError for a refusal; anything
+        else is a bug. It is cancelled when it takes longer than `request_timeout_s`
+        and when the gateway stops, but not when its client goes away.
+        """
+
+    def disconnected(self, connection: ConnectionId) -> None:
+        """That client is gone; requests of it may still be running."""
+
+
+@dataclass(slots=True)
+class Counters:
+    connections: int = 0
+    connections_total: int = 0
+    connections_refused: int = 0
+    frames_in: int = 0
+    frames_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class Gateway:
+    """Serves `backend` to clients that know `secret`."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        secret: str,
+        tuning: Tuning,
+        connections_max: int = CONNECTIONS_MAX,
+        hello_timeout_s: float = HELLO_TIMEOUT_S,
+        frame_timeout_s: float = FRAME_TIMEOUT_S,
+    ) -> None:
+        self.counters = Counters()
+        self.budget = Budget(tuning.gateway_bytes_max)
+        self.unix_path = ""
+        self.tcp_port = 0
+        self._backend = backend
+        self._secret = secret.encode()
+        self._connections_max = connections_max
+        self._hello_timeout_s = hello_timeout_s
+        self._frame_timeout_s = frame_timeout_s
+        self._request_timeout_s = tuning.request_timeout_s
+        self._sweep_interval_s = min(
+            SWEEP_INTERVAL_S, tuning.request_timeout_s / 4, hello_timeout_s / 4, frame_timeout_s / 4
+        )
+        self._connections: set[Connection] = set()
+        self._requests: dict[Request, None] = {}  # In the order in which they were started.
+        self._servers: list[asyncio.Server] = []
+        self._inode = 0
+        self._stopping = False
+        self._all_gone = asyncio.Event()
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    @property
+    def requests_in_flight(self) -> int:
+        return len(self._requests)
+
+    async def start(self, unix_path: str, tcp_host: str, tcp_port: int = 0) -> None:
+        """Opens both doors; `tcp_port` then holds the port. Raises LaunchFailed."""
+        loop = asyncio.get_running_loop()
+        try:
+            listener = _listen_unix(Path(unix_path))
+            self.unix_path, self._inode = unix_path, os.stat(unix_path).st_ino
+            self._servers.append(
+                await loop.create_unix_server(self._accept, sock=listener, backlog=BACKLOG)
+            )
+            self._servers.append(
+                await loop.create_server(self._accept, tcp_host, tcp_port, backlog=BACKLOG)
+            )
+        except OSError as error:
+            await self.stop()
+            raise LaunchFailed(
+                f"gateway on {unix_path} and {tcp_host}:{tcp_port}: {error}"
+            ) from error
+        self.tcp_port = self._servers[1].sockets[0].getsockname()[1]
+        self._sweeper = loop.call_later(self._sweep_interval_s, self._sweep)
+        log.info("gateway opened socket=%s tcp=%s:%d", unix_path, tcp_host, self.tcp_port)
+
+    async def stop(self) -> None:
+        """Closes the doors and all connections; requests in flight are refused. Idempotent."""
+        self._stopping = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for server in self._servers:
+            server.close()
+        tasks = [request.task for request in self._requests if request.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
+        for connection in list(self._connections):
+            connection.close()
+        await self._wait_for_connections()
+        self._servers.clear()
+        self._remove_socket()
+
+    async def _wait_for_connections(self) -> None:
+        if self._connections:
+            self._all_gone.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), STOP_TIMEOUT_S)
+        for connection in list(self._connections):
+            connection.abort()
+
+    def _remove_socket(self) -> None:
+        """Only our own: a successor may have put its socket in the same place."""
+        with suppress(FileNotFoundError):
+            if self.unix_path and os.stat(self.unix_path).st_ino == self._inode:
+                os.unlink(self.unix_path)
+        self.unix_path = ""
+
+    # What connections call.
+
+    def _accept(self) -> Connection:
+        self.counters.connections_total += 1
+        return Connection(self, self.counters.connections_total)
+
+    def connection_made(self, connection: Connection) -> DisklessError | None:
+        """The reason to refuse this connection, if there is one."""
+        self._connections.add(connection)
+        self.counters.connections = len(self._connections)
+        if len(self._connections) <= self._connections_max:
+            return None
+        self.counters.connections_refused += 1
+        return Unavailable(f"the agent has {self._connections_max} connections, its limit")
+
+    def connection_lost(self, connection: Connection, *, greeted: bool) -> None:
+        self._connections.discard(connection)
+        self.counters.connections = len(self._connections)
+        if not self._connections:
+            self._all_gone.set()
+        if greeted:
+            self._backend.disconnected(connection.number)
+
+    def is_secret(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(errors="surrogatepass"), self._secret)
+
+    def view(self) -> tuple[int, int]:
+        """The leader and the roster's version, as a reply's header carries them."""
+        leader = self._backend.leader()
+        version = self._backend.roster_version() & ROSTER_MASK
+        return (NO_LEADER if leader is None else leader), version
+
+    def start_request(self, request: Request) -> None:
+        """Answers at once if the answer is ready, else lets a task do it."""
+        try:
+            answer = self._dispatch(request)
+            if not isinstance(answer, tuple):
+                self._begin(request, answer)
+                return
+            request.connection.reply(request, *answer)
+        except Exception as error:  # noqa: BLE001 - the edge: whatever a handler raises
+            request.connection.refuse(request.number, _refusal(request, error))
+        self.budget.release(request.body_bytes)
+
+    def _dispatch(self, request: Request) -> Answer | Awaitable[Answer]:
+        if self._stopping:
+            raise Unavailable("the agent is stopping")
+        if request.kind is Kind.HELLO:
+            return self._backend.welcome(), ()
+        if request.kind is Kind.ROSTER:
+            return self._backend.roster(), ()
+        return self._backend.handle(
+            request.connection.number, request.kind, request.meta, request.payload
+        )
+
+    def _begin(self, request: Request, pending: Awaitable[Answer]) -> None:
+        loop = asyncio.get_running_loop()
+        request.started_at = loop.time()
+        self._requests[request] = None
+        request.connection.begun(request)
+        request.task = loop.create_task(self._finish(request, pending))
+
+    async def _finish(self, request: Request, pending: Awaitable[Answer]) -> None:
+        connection = request.connection
+        try:
+            meta, parts = await pending
+            connection.reply(request, meta, parts)
+        except asyncio.CancelledError:
+            connection.refuse(request.number, self._interruption(request))
+        except Exception as error:  # noqa: BLE001 - the edge: whatever a handler raises
+            connection.refuse(request.number, _refusal(request, error))
+        finally:
+            del self._requests[request]
+            self.budget.release(request.body_bytes)
+            connection.ended(request)
+
+    def _interruption(self, request: Request) -> DisklessError:
+        if request.expired:
+            return DeadlineExceeded(
+                f"{request.kind.name.lower()}: the agent gave up after {self._request_timeout_s} s"
+            )
+        return Unavailable("the agent is stopping")
+
+    # Deadlines.
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for request in self._requests:
+            if now - request.started_at < self._request_timeout_s:
+                break
+            if not request.expired and request.task is not None:
+                request.expired = True
+                request.task.cancel()
+        for connection in list(self._connections):
+            if connection.is_silent(
+                now, hello_timeout_s=self._hello_timeout_s, frame_timeout_s=self._frame_timeout_s
+            ):
+                connection.refuse_and_close(BadFrame("the rest of a frame did not come in time"))
+        self._sweeper = loop.call_later(self._sweep_interval_s, self._sweep)
+
+
+def _refusal(request: Request, error: Exception) -> DisklessError:
+    if isinstance(error, DisklessError):
+        return error
+    log.error("request failed kind=%s", request.kind.name, exc_info=error)
+    return InternalError(f"{request.kind.name.lower()}: {type(error).__name__}: {error}")
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    """A listening socket that only this user can reach, in place of any stale one."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.chmod(path.parent, 0o700)
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.stat(path).st_mode):
+            os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        os.chmod(path, 0o600)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,1 @@
+"""Starting and stopping agents: in this process, or as Ray actors."""

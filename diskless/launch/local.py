@@ -1,0 +1,107 @@
+"""A cluster in this process: real agents, real gRPC, real sockets, one thread.
+
+For tests and notebooks: it starts in a moment and needs no Ray. Killing an agent
+here drops its memory and closes its doors, but all agents share one process: use
+`diskless up` for anything that must outlive it.
+"""
+
+import asyncio
+import secrets
+import shutil
+import tempfile
+import threading
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import uvloop
+
+from diskless.config import ClusterSettings
+from diskless.launch.node import Node, NodeSettings
+
+START_TIMEOUT_S = 30.0
+CALL_TIMEOUT_S = 60.0
+
+T = TypeVar("T")
+
+
+class LocalCluster:
+    """Agents on an event loop in a background thread. Use it in a `with` block."""
+
+    def __init__(
+        self, settings: ClusterSettings, *, hosts: Mapping[int, str] | None = None
+    ) -> None:
+        """`hosts` names the failure domain of slots; by default all share one."""
+        self.settings = settings.validate()
+        self.secret = secrets.token_hex(16)
+        self.cluster_id = secrets.token_hex(8)
+        self.nodes: dict[int, Node] = {}
+        self._hosts = dict(hosts or {})
+        self._dir = Path(tempfile.mkdtemp(prefix="diskless-"))
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self.run(self._start_all())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the agents' loop and returns its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
+
+    def kill(self, *slots: int) -> None:
+        """Ends agents at once, with all that they remember."""
+        for slot in slots:
+            self.run(self.nodes.pop(slot).stop())
+
+    def revive(self, *slots: int) -> None:
+        """Starts killed agents again: same slots, new incarnations, empty memories."""
+        for slot in slots:
+            self.run(self._start(slot))
+        for slot in slots:
+            self.run(self.nodes[slot].ready(START_TIMEOUT_S))
+        for node in self.nodes.values():
+            self.run(node.sees(len(self.nodes), START_TIMEOUT_S))
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            for slot in list(self.nodes):
+                self.kill(slot)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+        shutil.rmtree(self._dir, ignore_errors=True)
+
+    async def _start_all(self) -> None:
+        for slot in range(self.settings.agents):
+            await self._start(slot)
+            if slot == 0:
+                await self.nodes[0].form()
+        for node in self.nodes.values():
+            await node.ready(START_TIMEOUT_S)
+            await node.sees(self.settings.agents, START_TIMEOUT_S)
+
+    async def _start(self, slot: int) -> None:
+        assert slot not in self.nodes, f"slot {slot} runs already"
+        node = Node(
+            NodeSettings(
+                cluster=self.settings,
+                cluster_id=self.cluster_id,
+                secret=self.secret,
+                slot=slot,
+                socket_path=str(self._dir / f"agent-{slot}.sock"),
+                failure_domain=self._hosts.get(slot, "localhost"),
+                node="local",
+                seeds={other: node.address for other, node in self.nodes.items()},
+            )
+        )
+        await node.start()
+        self.nodes[slot] = node

@@ -1,0 +1,232 @@
+"""One agent, put together: its parts, its doors and its background work.
+
+Knows nothing of Ray: a Ray actor runs one of these, a local cluster several in one
+process. Everything runs on the event loop that `start` was called on.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import time
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from diskless.agent.janitor import Janitor, Sweeper
+from diskless.agent.membership import Member, Monitor
+from diskless.agent.packer import Packer
+from diskless.agent.ports import Hold
+from diskless.agent.reader import Reader
+from diskless.agent.replica import Replica, Router
+from diskless.agent.report import Reporter
+from diskless.agent.roster import Roster
+from diskless.agent.shards import ShardStore
+from diskless.agent.uploads import Uploads
+from diskless.agent.writer import Writer
+from diskless.config import ClusterSettings
+from diskless.gateway.handlers import ClientDoor
+from diskless.gateway.server import Gateway
+from diskless.model import slot_name
+from diskless.namespace import commands as c
+from diskless.namespace import queries as q
+from diskless.rpc.peers import Peers
+from diskless.rpc.server import AgentServer
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSettings:
+    """What an agent is told when it starts."""
+
+    cluster: ClusterSettings
+    cluster_id: str
+    secret: str
+    slot: int
+    socket_path: str
+    bind_host: str = "127.0.0.1"
+    """Address that other agents and clients reach it at."""
+    failure_domain: str = "localhost"
+    node: str = ""
+    seeds: Mapping[int, str] = field(default_factory=dict)
+    """gRPC addresses of other slots, as far as they are known."""
+
+
+class Node:
+    def __init__(self, settings: NodeSettings) -> None:
+        self.settings = settings
+        self.slot = settings.slot
+        self.boot = secrets.token_hex(8)
+        cluster, tuning = settings.cluster, settings.cluster.tuning
+        self.replica = Replica(slot=self.slot, now_ms=_now_ms)
+        state = self.replica.state
+        self.roster = Roster(
+            slot=self.slot,
+            seeds=settings.seeds,
+            now_s=time.monotonic,
+            suspect_s=2 * tuning.failure_timeout_s,
+        )
+        self.shards = ShardStore(
+            bytes_max=cluster.memory_bytes,
+            now_s=time.monotonic,
+            other_bytes=lambda: state.bytes_inline,
+        )
+        self.peers = Peers(secret=settings.secret, tuning=tuning)
+        self.namespace = Router(
+            replica=self.replica,
+            roster=self.roster,
+            peers=self.peers,
+            timeout_s=tuning.request_timeout_s,
+        )
+        self.writer = Writer(
+            settings=cluster, roster=self.roster, shards=self.shards, peers=self.peers
+        )
+        self.reader = Reader(
+            roster=self.roster,
+            shards=self.shards,
+            peers=self.peers,
+            locate=lambda stripes: self.namespace.query(q.Locate(tuple(stripes))),
+            hedge_delay_s=tuning.hedge_delay_s,
+        )
+        self.packer = Packer(
+            tuning=tuning,
+            roster=self.roster,
+            writer=self.writer,
+            namespace=self.namespace,
+            read_stripe=self.reader.read_stripe,
+        )
+        self.uploads = Uploads(writer=self.writer, tuning=tuning, now_s=time.monotonic)
+        self.member = Member(
+            roster=self.roster,
+            shards=self.shards,
+            holds=self._holds,
+            messages_sent=lambda: self.peers.messages_sent,
+            corrupt_shards_seen=lambda: self.reader.corrupt_shards_seen,
+        )
+        self.monitor = Monitor(
+            slot=self.slot,
+            replica=self.replica,
+            member=self.member,
+            roster=self.roster,
+            peers=self.peers,
+            failure_timeout_s=tuning.failure_timeout_s,
+            inline_room=lambda: (
+                state.bytes_inline < tuning.inline_share_max * cluster.memory_bytes
+            ),
+        )
+        self.janitor = Janitor(
+            replica=self.replica,
+            roster=self.roster,
+            shards=self.shards,
+            peers=self.peers,
+            writer=self.writer,
+            reader=self.reader,
+            pulses=self.monitor.pulses,
+            tuning=tuning,
+            now_ms=_now_ms,
+        )
+        self.sweeper = Sweeper(
+            shards=self.shards, uploads=self.uploads, namespace=self.namespace, tuning=tuning
+        )
+        reporter = Reporter(
+            settings=cluster,
+            cluster_id=settings.cluster_id,
+            slot=self.slot,
+            state=state,
+            pulses=self.monitor.pulses,
+        )
+        self.replica.report = lambda: json.dumps(reporter.report()).encode()
+        self.replica.on_roster = self.monitor.publish
+        self.server = AgentServer(
+            secret=settings.secret, shards=self.shards, namespace=self.replica, member=self.member
+        )
+        door = ClientDoor(
+            settings=cluster,
+            cluster_id=settings.cluster_id,
+            roster=self.roster,
+            replica=self.replica,
+            namespace=self.namespace,
+            packer=self.packer,
+            reader=self.reader,
+            uploads=self.uploads,
+        )
+        self.gateway = Gateway(door, secret=settings.secret, tuning=tuning)
+        self.address = ""
+        self.gateway_address = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Opens the doors and begins to join; `ready` waits until it has joined."""
+        host = self.settings.bind_host
+        self.address = await self.server.start(host)
+        await self.gateway.start(self.settings.socket_path, host)
+        self.gateway_address = f"{host}:{self.gateway.tcp_port}"
+        log.info("agent serves slot=%s address=%s", slot_name(self.slot), self.address)
+        self._spawn(self._join())
+        self._spawn(self.sweeper.run())
+
+    async def form(self) -> None:
+        """Makes this agent the first of a new cluster. Only ever called by `up`."""
+        self.replica.form()
+        self._spawn(self.monitor.run())
+        self._spawn(self.janitor.run())
+
+    async def ready(self, timeout_s: float) -> None:
+        """Returns when the agent stores shards; raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            await self.member.joined.wait()
+
+    async def sees(self, agents: int, timeout_s: float) -> None:
+        """Returns when this agent knows of so many that are up; raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            while len(self.roster.alive()) < agents:
+                await asyncio.sleep(POLL_S)
+
+    async def stop(self) -> None:
+        """Ends at once, as a crash would, but leaves no socket or task behind."""
+        for task in self._tasks:
+            task.cancel()
+        self.monitor.stop()
+        await self.gateway.stop()
+        await self.server.stop()
+        await self.peers.close()
+
+    async def _join(self) -> None:
+        settings = self.settings
+        await self.member.join(
+            self.namespace,
+            c.AgentUp(
+                slot=self.slot,
+                boot=self.boot,
+                address=self.address,
+                gateway=self.gateway_address,
+                socket=settings.socket_path,
+                host=settings.failure_domain,
+                node=settings.node,
+                pid=os.getpid(),
+            ),
+        )
+
+    def _holds(self) -> list[Hold]:
+        if self.shards.incarnation is None:
+            return []
+        mine = Hold(self.slot, self.shards.incarnation, self.writer.held_from)
+        return [mine, *self.uploads.holds()]
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("background work ended slot=%s", slot_name(self.slot), exc_info=error)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,150 @@
+"""The calling side: this agent's streams to all others, behind `agent.ports`.
+
+A stream for each service and address, opened on first use and kept. Counts every
+message it sends, because a message is what costs.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import grpc.aio
+import msgspec
+
+from diskless.agent.ports import Beat, Buffer, Hold, Pulse
+from diskless.config import Tuning
+from diskless.errors import error_from_wire
+from diskless.model import AgentInfo
+from diskless.namespace import commands as c
+from diskless.namespace import queries as q
+from diskless.rpc.exchange import Link
+from diskless.rpc.services import (
+    CHANNEL_OPTIONS,
+    MEMBERSHIP,
+    NAMESPACE,
+    SECRET_KEY,
+    SHARDS,
+    Service,
+)
+from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
+
+
+class Peers:
+    """Implements ShardPeers and LeaderPeers over gRPC."""
+
+    def __init__(self, *, secret: str, tuning: Tuning) -> None:
+        self._metadata = ((SECRET_KEY, secret),)
+        self._tuning = tuning
+        self._links: dict[tuple[str, str], tuple[grpc.aio.Channel, Link]] = {}
+        self.messages_sent = 0
+
+    async def store(
+        self, agent: AgentInfo, *, stripe: str, index: int, data: Buffer, checksums: bytes
+    ) -> int:
+        store = shards_pb2.StoreShard(
+            stripe=stripe, index=index, checksums=checksums, data_bytes=len(data)
+        )
+        answer, _ = await self._call(
+            SHARDS,
+            agent.address,
+            shards_pb2.ShardCall(store=store),
+            payload=data,
+            timeout_s=self._tuning.store_timeout_s,
+        )
+        return int(answer.stored.incarnation)
+
+    async def fetch(
+        self, agent: AgentInfo, *, stripe: str, index: int, first_block: int, blocks: int
+    ) -> tuple[memoryview, bytes]:
+        fetch = shards_pb2.FetchBlocks(
+            stripe=stripe, index=index, first_block=first_block, blocks=blocks
+        )
+        answer, payload = await self._call(
+            SHARDS,
+            agent.address,
+            shards_pb2.ShardCall(fetch=fetch),
+            timeout_s=self._tuning.fetch_timeout_s,
+        )
+        return payload, answer.blocks.checksums
+
+    async def drop(self, agent: AgentInfo, stripes: Sequence[str]) -> None:
+        call = shards_pb2.ShardCall(drop=shards_pb2.DropStripes(stripes=stripes))
+        await self._call(SHARDS, agent.address, call, timeout_s=self._tuning.store_timeout_s)
+
+    async def execute(self, address: str, command: c.Command) -> tuple[c.Result, ...]:
+        call = namespace_pb2.NamespaceCall(command=c.encode(command))
+        answer = await self._ask_namespace(address, call)
+        return c.decode_results(answer.result)
+
+    async def query(self, address: str, query: q.Query) -> Any:
+        call = namespace_pb2.NamespaceCall(query=q.encode(query))
+        answer = await self._ask_namespace(address, call)
+        return q.decode_answer(query, answer.result)
+
+    async def beat(self, address: str, beat: Beat, *, timeout_s: float) -> Pulse:
+        call = membership_pb2.Beat(
+            leader=beat.leader,
+            roster_version=beat.roster_version,
+            roster=b"" if beat.roster is None else msgspec.msgpack.encode(beat.roster),
+            inline_room=beat.inline_room,
+        )
+        answer, _ = await self._call(MEMBERSHIP, address, call, timeout_s=timeout_s)
+        return Pulse(
+            boot=answer.boot,
+            roster_version=answer.roster_version,
+            shards=answer.shards,
+            bytes_used=answer.bytes_used,
+            bytes_max=answer.bytes_max,
+            messages_sent=answer.messages_sent,
+            corrupt_shards_seen=answer.corrupt_shards_seen,
+            holds=tuple(Hold(h.slot, h.incarnation, h.counter) for h in answer.holds),
+        )
+
+    async def close(self) -> None:
+        links, self._links = self._links, {}
+        for channel, link in links.values():
+            link.close()
+            await channel.close()
+
+    async def _ask_namespace(self, address: str, call: Any) -> Any:
+        answer, _ = await self._call(
+            NAMESPACE, address, call, timeout_s=self._tuning.store_timeout_s
+        )
+        return answer
+
+    async def _call(
+        self,
+        service: Service,
+        address: str,
+        call: Any,
+        *,
+        payload: Buffer | None = None,
+        timeout_s: float,
+    ) -> tuple[Any, memoryview]:
+        link = self._link(service, address)
+        answer, data = await link.call(call, payload, timeout_s=timeout_s)
+        if answer.HasField("refusal"):
+            raise error_from_wire(answer.refusal.reason, answer.refusal.message)
+        return answer, data
+
+    def _link(self, service: Service, address: str) -> Link:
+        key = (service.method, address)
+        if key not in self._links:
+            channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            stream = channel.stream_stream(service.method)
+            link = Link(
+                lambda: stream(metadata=self._metadata),
+                peer=address,
+                join=service.calls.join,
+                split=service.answers.split,
+                count_message=self._count_message,
+            )
+            self._links[key] = channel, link
+        return self._links[key][1]
+
+    def forget(self, address: str) -> None:
+        """Closes the streams to an address that no agent has any more."""
+        for key in [key for key in self._links if key[1] == address]:
+            self._links.pop(key)[1].close()
+
+    def _count_message(self) -> None:
+        self.messages_sent += 1

@@ -1,0 +1,166 @@
+"""The answering side: an agent's gRPC door, closed to whoever lacks the secret."""
+
+import hmac
+import logging
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+import msgspec
+
+from diskless.agent.ports import Beat, Pulse
+from diskless.agent.shards import ShardStore
+from diskless.errors import BadFrame, BadRequest
+from diskless.model import AgentInfo
+from diskless.namespace import commands as c
+from diskless.namespace import queries as q
+from diskless.rpc.exchange import Handler, Item, serve
+from diskless.rpc.services import (
+    MEMBERSHIP,
+    MESSAGE_BYTES_MAX,
+    NAMESPACE,
+    SECRET_KEY,
+    SHARDS,
+    Service,
+)
+from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
+
+log = logging.getLogger(__name__)
+
+_decode_roster = msgspec.msgpack.Decoder(tuple[AgentInfo, ...]).decode
+
+
+class Namespace(Protocol):
+    """The namespace as this agent serves it to others. Raises NotLeader if it cannot."""
+
+    async def execute(self, command: c.Command) -> tuple[c.Result, ...]: ...
+    async def query(self, query: q.Query) -> Any: ...
+
+
+class Member(Protocol):
+    """The agent as the leader sees it."""
+
+    def pulse(self, beat: Beat) -> Pulse: ...
+
+
+class AgentServer:
+    """Serves the shards, the namespace and the membership of one agent."""
+
+    def __init__(
+        self, *, secret: str, shards: ShardStore, namespace: Namespace, member: Member
+    ) -> None:
+        self._secret = secret.encode()
+        self._shards = shards
+        self._namespace = namespace
+        self._member = member
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, host: str, port: int = 0) -> str:
+        """Listens and returns host:port."""
+        options = (
+            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.so_reuseport", 0),
+        )
+        server = grpc.aio.server(options=options)
+        server.add_generic_rpc_handlers(
+            (
+                self._exchange(SHARDS, self._on_shards),
+                self._exchange(NAMESPACE, self._on_namespace),
+                self._exchange(MEMBERSHIP, self._on_beat),
+            )
+        )
+        bound = server.add_insecure_port(f"{host}:{port}")
+        await server.start()
+        self._server = server
+        return f"{host}:{bound}"
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        if self._server is not None:
+            await self._server.stop(grace_s)
+
+    def _exchange(self, service: Service, handle: Handler) -> grpc.GenericRpcHandler:
+        async def run(requests: Any, context: grpc.aio.ServicerContext) -> None:
+            given = dict(context.invocation_metadata() or ()).get(SECRET_KEY, "")
+            given = given.encode() if isinstance(given, str) else given
+            if not hmac.compare_digest(given, self._secret):
+                log.warning("call without the secret refused peer=%s", context.peer())
+                await context.abort(
+                    grpc.StatusCode.UNAUTHENTICATED, "the cluster's secret is missing or wrong"
+                )
+            await serve(
+                requests,
+                context,
+                split=service.calls.split,
+                join=service.answers.join,
+                handle=handle,
+                refuse=service.refuse,
+            )
+
+        name, method = service.method.removeprefix("/").split("/")
+        handler = grpc.stream_stream_rpc_method_handler(run)
+        return grpc.method_handlers_generic_handler(name, {method: handler})
+
+    def _on_shards(self, call: Any, payload: memoryview) -> Item:
+        match call.WhichOneof("call"):
+            case "store":
+                store = call.store
+                incarnation = self._shards.store(
+                    store.stripe, store.index, payload, store.checksums
+                )
+                stored = shards_pb2.ShardStored(incarnation=incarnation)
+                return shards_pb2.ShardAnswer(stored=stored), None
+            case "fetch":
+                fetch = call.fetch
+                data, checksums = self._shards.fetch(
+                    fetch.stripe, fetch.index, first_block=fetch.first_block, blocks=fetch.blocks
+                )
+                blocks = shards_pb2.Blocks(checksums=checksums, data_bytes=len(data))
+                return shards_pb2.ShardAnswer(blocks=blocks), data
+            case "drop":
+                count = self._shards.drop(call.drop.stripes)
+                dropped = shards_pb2.StripesDropped(shards=count)
+                return shards_pb2.ShardAnswer(dropped=dropped), None
+        raise BadRequest("this agent does not know that call: it may be of an older version")
+
+    def _on_namespace(self, call: Any, _: memoryview) -> Awaitable[Item]:
+        return self._answer_namespace(call)
+
+    async def _answer_namespace(self, call: Any) -> Item:
+        try:
+            match call.WhichOneof("call"):
+                case "command":
+                    results = await self._namespace.execute(c.decode(call.command))
+                    result = c.encode(results)
+                case "query":
+                    result = q.encode(await self._namespace.query(q.decode(call.query)))
+                case _:
+                    raise BadRequest("this agent does not know that call")
+        except msgspec.DecodeError as error:
+            raise BadRequest(f"malformed command or query: {error}") from None
+        return namespace_pb2.NamespaceAnswer(result=result), None
+
+    def _on_beat(self, call: Any, _: memoryview) -> Item:
+        try:
+            roster = _decode_roster(call.roster) if call.roster else None
+        except msgspec.DecodeError as error:
+            raise BadFrame(f"malformed roster: {error}") from None
+        pulse = self._member.pulse(
+            Beat(call.leader, call.roster_version, roster, call.inline_room)
+        )
+        holds = [
+            membership_pb2.Hold(slot=h.slot, incarnation=h.incarnation, counter=h.counter)
+            for h in pulse.holds
+        ]
+        answer = membership_pb2.BeatAnswer(
+            boot=pulse.boot,
+            roster_version=pulse.roster_version,
+            shards=pulse.shards,
+            bytes_used=pulse.bytes_used,
+            bytes_max=pulse.bytes_max,
+            messages_sent=pulse.messages_sent,
+            corrupt_shards_seen=pulse.corrupt_shards_seen,
+            holds=holds,
+        )
+        return answer, None

@@ -1,0 +1,87 @@
+"""The services of proto/diskless/v1 as tables: their methods and batches."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diskless.errors import BadFrame, DisklessError
+from diskless.rpc import wire
+from diskless.rpc.exchange import Item
+from diskless.rpc.v1 import common_pb2, membership_pb2, namespace_pb2, shards_pb2
+
+SECRET_KEY = "diskless-secret"
+"""gRPC metadata that every call must carry."""
+
+MESSAGE_BYTES_MAX = 16 << 20
+
+CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    # Each stream of a pair has its own connection, so that a heartbeat never
+    # waits behind a megabyte of shards.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A message that is a list of calls or of answers, with their payload behind it."""
+
+    kind: Any
+    field: str
+    payload_bytes: Callable[[Any], int]
+
+    def join(self, items: Sequence[Item]) -> bytes:
+        header = self.kind(**{self.field: [item for item, _ in items]})
+        return wire.join(header, [payload for _, payload in items if payload is not None])
+
+    def split(self, data: bytes) -> Iterator[tuple[Any, memoryview]]:
+        """Raises BadFrame when `data` is not such a message."""
+        batch, payload = wire.split(self.kind, data)
+        at = 0
+        for item in getattr(batch, self.field):
+            end = at + self.payload_bytes(item)
+            if end > len(payload):
+                raise BadFrame(f"batch with {len(payload)} bytes of payload is cut short")
+            yield item, payload[at:end]
+            at = end
+
+
+@dataclass(frozen=True)
+class Service:
+    method: str
+    calls: Batch
+    answers: Batch
+    answer: Any
+
+    def refuse(self, error: DisklessError) -> Any:
+        refusal = common_pb2.Refusal(reason=error.reason, message=str(error))
+        return self.answer(refusal=refusal)
+
+
+def _no_payload(_: Any) -> int:
+    return 0
+
+
+SHARDS = Service(
+    "/diskless.v1.Shards/Exchange",
+    Batch(shards_pb2.ShardCalls, "calls", lambda call: call.store.data_bytes),
+    Batch(shards_pb2.ShardAnswers, "answers", lambda answer: answer.blocks.data_bytes),
+    shards_pb2.ShardAnswer,
+)
+NAMESPACE = Service(
+    "/diskless.v1.Namespace/Exchange",
+    Batch(namespace_pb2.NamespaceCalls, "calls", _no_payload),
+    Batch(namespace_pb2.NamespaceAnswers, "answers", _no_payload),
+    namespace_pb2.NamespaceAnswer,
+)
+MEMBERSHIP = Service(
+    "/diskless.v1.Membership/Exchange",
+    Batch(membership_pb2.Beats, "calls", _no_payload),
+    Batch(membership_pb2.BeatAnswers, "answers", _no_payload),
+    membership_pb2.BeatAnswer,
+)
