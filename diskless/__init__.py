@@ -1,3 +1,51 @@
-"""diskless: a checkpoint store for Apache Spark in the memory of its own nodes."""
+"""diskless: a checkpoint store for Apache Spark in the memory of its own nodes.
+
+    import diskless
+
+    store = diskless.connect()                  # the cluster that `diskless up` started
+    store.write("/models/a", b"...")
+    with store.open("/big", "wb") as file: ...
+    store.read("/models/a")
+
+    with diskless.local_cluster() as cluster:   # for tests and notebooks
+        cluster.connect().write("/a", b"1")
+"""
+
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from diskless.client.client import Client, connect
+from diskless.config import ClusterSettings, Tuning, parse_bytes
+from diskless.errors import DisklessError
+
+if TYPE_CHECKING:
+    from diskless.launch.local import LocalCluster
 
 __version__ = "0.1.0"
+
+__all__ = ["Client", "DisklessError", "connect", "local_cluster"]
+
+
+def local_cluster(
+    *,
+    agents: int = 6,
+    data_shards: int = 4,
+    parity_shards: int = 2,
+    memory: str = "256MiB",
+    tuning: Tuning | None = None,
+) -> "LocalCluster":
+    """A cluster inside this process, for a `with` block; it ends with the block.
+
+    Raises BadSettings, in one line that says what to change.
+    """
+    from diskless.launch.local import LocalCluster  # gRPC is slow to import
+
+    settings = ClusterSettings(
+        name=f"local-{secrets.token_hex(4)}",
+        agents=agents,
+        data_shards=data_shards,
+        parity_shards=parity_shards,
+        memory_bytes=parse_bytes(memory),
+    )
+    return LocalCluster(replace(settings, tuning=tuning) if tuning else settings)

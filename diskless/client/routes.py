@@ -104,5 +104,5 @@ class Routes:
 
 
 def address(peer: Peer) -> str:
-    """What failures are remembered by. Addresses, not slots: a slot that came back elsewhere has not failed there."""
+    """What failures are remembered by: a slot that came back elsewhere has not failed there."""
     return f"{peer.gateway} {peer.socket}"

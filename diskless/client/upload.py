@@ -80,6 +80,11 @@ class Upload:
         self._sent_bytes = 0
         self._unsealed: deque[memoryview] = deque()
 
+    @property
+    def unsealed_bytes(self) -> int:
+        """What it keeps in memory."""
+        return self.size - self._sealed_bytes
+
     def append(self, chunk: memoryview) -> None:
         """Takes the next bytes, FRAME_BYTES at most; they must not change any more.
 

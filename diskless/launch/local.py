@@ -16,7 +16,10 @@ from typing import Any, Self, TypeVar
 
 import uvloop
 
+from diskless.client.client import Client, connect
+from diskless.client.descriptor import Descriptor, remove, save
 from diskless.config import ClusterSettings
+from diskless.gateway.messages import Peer
 from diskless.launch.node import Node, NodeSettings
 
 START_TIMEOUT_S = 30.0
@@ -45,6 +48,7 @@ class LocalCluster:
         self._thread.start()
         try:
             self.run(self._start_all())
+            save(self._descriptor())
         except BaseException:
             self.close()
             raise
@@ -52,6 +56,14 @@ class LocalCluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def uri(self) -> str:
+        """Where its files are, for fsspec, Spark and `diskless.connect`."""
+        return f"diskless://{self.settings.name}/"
+
+    def connect(self, *, timeout_s: float = CALL_TIMEOUT_S) -> Client:
+        return connect(self.uri, timeout_s=timeout_s)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the agents' loop and returns its result."""
@@ -72,6 +84,8 @@ class LocalCluster:
             self.run(node.sees(len(self.nodes), START_TIMEOUT_S))
 
     def close(self) -> None:
+        """Ends the cluster and everything in it."""
+        remove(self.settings.name)
         if self._thread.is_alive():
             for slot in list(self.nodes):
                 self.kill(slot)
@@ -79,6 +93,18 @@ class LocalCluster:
             self._thread.join()
             self._loop.close()
         shutil.rmtree(self._dir, ignore_errors=True)
+
+    def _descriptor(self) -> Descriptor:
+        return Descriptor(
+            cluster=self.cluster_id,
+            name=self.settings.name,
+            secret=self.secret,
+            settings=self.settings.to_dict(),
+            gateways=[
+                Peer(slot, node.gateway_address, node.settings.socket_path, "localhost", True)
+                for slot, node in self.nodes.items()
+            ],
+        )
 
     async def _start_all(self) -> None:
         for slot in range(self.settings.agents):
