@@ -1,14 +1,14 @@
 """diskless: a checkpoint store for Apache Spark in the memory of its own nodes.
 
-    import diskless
+import diskless
 
-    store = diskless.connect()                  # the cluster that `diskless up` started
-    store.write("/models/a", b"...")
-    with store.open("/big", "wb") as file: ...
-    store.read("/models/a")
+store = diskless.connect()                  # the cluster that `diskless up` started
+store.write("/models/a", b"...")
+with store.open("/big", "wb") as file: ...
+store.read("/models/a")
 
-    with diskless.local_cluster() as cluster:   # for tests and notebooks
-        cluster.connect().write("/a", b"1")
+with diskless.local_cluster() as cluster:   # for tests and notebooks
+    cluster.connect().write("/a", b"1")
 """
 
 import secrets

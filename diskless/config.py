@@ -7,6 +7,7 @@ to the agents as they are. `validate()` runs once, before anything starts.
 
 import re
 from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from diskless.errors import BadSettings
@@ -31,7 +32,7 @@ def parse_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is None or match[2].upper() not in _UNITS:
         raise BadSettings(f"{text!r} is not a size: write for example 512MiB or 2GB")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    return int(Decimal(match[1]) * _UNITS[match[2].upper()])
 
 
 def format_bytes(count: float) -> str:

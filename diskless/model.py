@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from diskless.errors import BadRequest
+
 
 def slot_name(slot: int) -> str:
     return f"agent-{slot}"
@@ -64,8 +66,12 @@ class StripeId(Struct, frozen=True, gc=False):
 
     @classmethod
     def parse(cls, text: str) -> "StripeId":
-        slot, incarnation, counter = text.split(".")
-        return cls(int(slot), int(incarnation), int(counter))
+        """Raises BadRequest: ids come from clients too, with uploads they go on with."""
+        try:
+            slot, incarnation, counter = text.split(".")
+            return cls(int(slot), int(incarnation), int(counter))
+        except ValueError:
+            raise BadRequest(f"{text!r} is not the id of a stripe") from None
 
 
 class FileRecord(Struct, frozen=True, array_like=True):

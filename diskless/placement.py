@@ -38,7 +38,8 @@ def place(
     hosts = hosts[start:] + hosts[:start]
     hosts.sort(key=lambda host: host in avoid)  # stable: keeps the rotation
     for slots in by_host.values():
-        first = turn % len(slots)
+        # Not by `turn` itself: in step with the hosts it would always find the same slots.
+        first = turn // len(hosts) % len(slots)
         slots[:] = slots[first:] + slots[:first]
     chosen: list[int] = []
     depth = 0

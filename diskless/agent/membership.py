@@ -46,16 +46,14 @@ class Member:
     async def join(self, namespace: Router, me: c.AgentUp) -> None:
         """Enters the cluster, trying until it works; then shards may be stored here."""
         self.boot = me.boot
-        while True:
+        while self._shards.incarnation is None:
             try:
-                done = await namespace.run(me)
-                break
+                self._shards.incarnation = (await namespace.run(me)).number
             except DisklessError as error:
                 log.warning("join failed slot=%s error=%s", slot_name(me.slot), error)
                 await asyncio.sleep(JOIN_PAUSE_S)
-        self._shards.incarnation = done.number
         self._maybe_joined()
-        log.info("joined slot=%s incarnation=%d", slot_name(me.slot), done.number)
+        log.info("joined slot=%s incarnation=%d", slot_name(me.slot), self._shards.incarnation)
 
     def pulse(self, beat: Beat) -> Pulse:
         """Takes the leader's news and answers with this agent's."""
@@ -140,9 +138,7 @@ class Monitor:
             self.pulses[self._slot] = self._member.vital_signs()
             for agent in list(self._replica.state.agents.values()):
                 if agent.slot != self._slot and agent.slot not in self._beating:
-                    task = asyncio.create_task(self._beat(agent))
-                    self._beating[agent.slot] = task
-                    task.add_done_callback(lambda _, slot=agent.slot: self._beating.pop(slot, None))
+                    self._beating[agent.slot] = asyncio.create_task(self._beat(agent))
             await self._pause(interval_s)
 
     async def _pause(self, interval_s: float) -> None:
@@ -154,10 +150,16 @@ class Monitor:
             pass
 
     def stop(self) -> None:
-        for task in self._beating.values():
+        for task in list(self._beating.values()):
             task.cancel()
 
     async def _beat(self, agent: AgentInfo) -> None:
+        try:
+            await self._beat_until_current(agent)
+        finally:
+            self._beating.pop(agent.slot, None)
+
+    async def _beat_until_current(self, agent: AgentInfo) -> None:
         """Beats until the agent has the current roster, or fails to answer."""
         self._heard_s.setdefault(agent.slot, asyncio.get_running_loop().time())
         attempts = 0

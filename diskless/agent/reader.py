@@ -96,9 +96,7 @@ class Reader:
         first = start // BLOCK_BYTES
         blocks = -(-stop // BLOCK_BYTES) - first
         if agent.slot == self._roster.slot:
-            data, checksums = self._shards.fetch(
-                stripe.id, index, first_block=first, blocks=blocks
-            )
+            data, checksums = self._shards.fetch(stripe.id, index, first_block=first, blocks=blocks)
         else:
             data, checksums = await self._peers.fetch(
                 agent, stripe=stripe.id, index=index, first_block=first, blocks=blocks

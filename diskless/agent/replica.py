@@ -101,7 +101,10 @@ class Router:
         """Raises Unavailable when no leader answered within the deadline."""
         if self._replica.leads:
             return await self._replica.execute(command)
-        return await self._retry(lambda address: self._peers.execute(address, command))
+        results: tuple[c.Result, ...] = await self._retry(
+            lambda address: self._peers.execute(address, command)
+        )
+        return results
 
     async def run(self, command: c.Command) -> c.Done:
         """A command with one result; a refusal is raised as its error."""
@@ -128,6 +131,4 @@ class Router:
                             last = error
                     await asyncio.sleep(RETRY_PAUSE_S)
         except TimeoutError:
-            raise Unavailable(
-                f"no leader answered within {self._timeout_s:g} s: {last}"
-            ) from None
+            raise Unavailable(f"no leader answered within {self._timeout_s:g} s: {last}") from None

@@ -4,6 +4,7 @@ The leader's beats bring the truth as the namespace records it; suspicion is thi
 agent's own and short-lived: it only keeps new shards away from a silent agent.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from diskless.model import AgentInfo, Place
@@ -19,6 +20,7 @@ class Roster:
         self.version = -1
         self.agents: dict[int, AgentInfo] = {}
         self.inline_room = True
+        self.changed = asyncio.Event()
         self._seeds = dict(seeds)
         self._now_s = now_s
         self._suspect_s = suspect_s
@@ -27,6 +29,7 @@ class Roster:
     def update(self, *, version: int, agents: Iterable[AgentInfo]) -> None:
         self.version = version
         self.agents = {agent.slot: agent for agent in agents}
+        self.changed.set()
 
     def alive(self) -> list[AgentInfo]:
         """Agents that a new shard may go to."""

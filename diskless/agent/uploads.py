@@ -6,7 +6,7 @@ many bytes of each under way. One that rests for `orphan_delay` is forgotten.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from diskless.agent.ports import Hold
 from diskless.agent.writer import Writer
@@ -26,9 +26,13 @@ class Upload:
         self._buffered = 0
         self._sealed: list[Stripe] = list(resumed)
         self._reported = len(resumed)
+        self._reported_bytes = sum(stripe.payload_bytes for stripe in resumed)
+        self._lowest: dict[tuple[int, int], int] = {}
+        for stripe in resumed:
+            self._note(stripe)
         self._seals: list[asyncio.Task[Stripe]] = []  # in order, not yet in _sealed
         self._error: DisklessError | None = None
-        self.received = sum(stripe.payload_bytes for stripe in resumed)
+        self.received = self._reported_bytes
         self.checksum = None if resumed else FileChecksum()
         self.touched_s = 0.0
         self.committing = False
@@ -56,9 +60,9 @@ class Upload:
     def news(self) -> tuple[int, list[Stripe]]:
         """Stripes sealed since the last call, and the byte where they begin."""
         self._collect()
-        news = self._sealed[self._reported :]
-        start = sum(stripe.payload_bytes for stripe in self._sealed[: self._reported])
-        self._reported = len(self._sealed)
+        start, news = self._reported_bytes, self._sealed[self._reported :]
+        self._reported += len(news)
+        self._reported_bytes += sum(stripe.payload_bytes for stripe in news)
         return start, news
 
     async def finish(self) -> tuple[list[Stripe], bytes]:
@@ -75,8 +79,14 @@ class Upload:
         for stripe in self._sealed:
             self._writer.release(stripe)
 
-    def holds(self) -> list[StripeId]:
-        return [StripeId.parse(stripe.id) for stripe in self._sealed]
+    def holds(self) -> Iterable[Hold]:
+        """The lowest stripe of each writer that is sealed here."""
+        return [Hold(*writer, counter) for writer, counter in self._lowest.items()]
+
+    def _note(self, stripe: Stripe) -> None:
+        who = StripeId.parse(stripe.id)
+        writer = (who.slot, who.incarnation)
+        self._lowest[writer] = min(who.counter, self._lowest.get(writer, who.counter))
 
     def _take(self, size: int) -> bytes:
         if self._parts and len(self._parts[0]) == size:
@@ -100,6 +110,7 @@ class Upload:
                 raise error
             elif self._error is None:
                 self._sealed.append(task.result())
+                self._note(task.result())
             else:
                 self._writer.release(task.result())
         if self._error is not None:
@@ -139,13 +150,8 @@ class Uploads:
                 self.close(number)
 
     def holds(self) -> list[Hold]:
-        """The lowest stripe of each writer that some upload still wants."""
-        lowest: dict[tuple[int, int], int] = {}
-        for upload in self._uploads.values():
-            for who in upload.holds():
-                key = (who.slot, who.incarnation)
-                lowest[key] = min(who.counter, lowest.get(key, who.counter))
-        return [Hold(slot, incarnation, counter) for (slot, incarnation), counter in lowest.items()]
+        """Stripes that some upload still wants, the lowest of each writer and upload."""
+        return [hold for upload in self._uploads.values() for hold in upload.holds()]
 
     def _open(self, number: int, resume: list[Stripe]) -> Upload:
         self.expire()

@@ -63,7 +63,7 @@ class Writer:
             stripe = await self._try(payload, candidates, width, failed)
             if stripe is not None:
                 return stripe
-        raise Unavailable(f"no {width} + {self._settings.parity_shards} agents kept: {failed}")
+        raise Unavailable(f"{SEAL_ATTEMPTS_MAX} tries to store a stripe failed: {failed}")
 
     def _choose(self, failed: dict[int, Exception]) -> tuple[list[AgentInfo], int]:
         """The agents to try, and how many data shards they allow."""
@@ -198,5 +198,3 @@ class _Scatter:
         self._places[index] = Place(slot, incarnation)
         self.stored.append(agent)
         return None
-
-

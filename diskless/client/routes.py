@@ -7,7 +7,8 @@ is passed over for SKIP_S. No I/O except to see whether a socket file exists.
 
 import os
 from collections.abc import Callable, Sequence
-from zlib import crc32
+
+from xxhash import xxh3_64_intdigest
 
 from diskless.client.descriptor import UNKNOWN_SLOT
 from diskless.gateway.frames import NO_LEADER
@@ -100,7 +101,7 @@ class Routes:
 
     def _preference(self, peer: Peer) -> tuple[bool, bool, int]:
         local = bool(peer.socket) and self._is_local(peer.socket)
-        return not peer.up, not local, crc32(f"{self._salt}/{peer.slot}".encode())
+        return not peer.up, not local, xxh3_64_intdigest(f"{self._salt}/{peer.slot}".encode())
 
 
 def address(peer: Peer) -> str:

@@ -283,9 +283,7 @@ def _check_claim(file: m.NewFile, checksum: int) -> None:
 
 
 def _file_status(path: str, record: FileRecord) -> m.Status:
-    return m.Status(
-        path, False, record.size, record.mtime_ms, record.id, f"{record.checksum:016x}"
-    )
+    return m.Status(path, False, record.size, record.mtime_ms, record.id, f"{record.checksum:016x}")
 
 
 def _path_status(found: PathStatus) -> m.Status:

@@ -19,7 +19,7 @@ from diskless.agent.membership import Member, Monitor
 from diskless.agent.packer import Packer
 from diskless.agent.ports import Hold
 from diskless.agent.reader import Reader
-from diskless.agent.replica import Replica, Router
+from diskless.agent.replica import LEADER_SLOT, Replica, Router
 from diskless.agent.report import Reporter
 from diskless.agent.roster import Roster
 from diskless.agent.shards import ShardStore
@@ -35,8 +35,6 @@ from diskless.rpc.peers import Peers
 from diskless.rpc.server import AgentServer
 
 log = logging.getLogger(__name__)
-
-POLL_S = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +112,7 @@ class Node:
             roster=self.roster,
             peers=self.peers,
             failure_timeout_s=tuning.failure_timeout_s,
-            inline_room=lambda: (
-                state.bytes_inline < tuning.inline_share_max * cluster.memory_bytes
-            ),
+            inline_room=lambda: state.bytes_inline < tuning.inline_share_max * cluster.memory_bytes,
         )
         self.janitor = Janitor(
             replica=self.replica,
@@ -166,12 +162,14 @@ class Node:
         await self.gateway.start(self.settings.socket_path, host)
         self.gateway_address = f"{host}:{self.gateway.tcp_port}"
         log.info("agent serves slot=%s address=%s", slot_name(self.slot), self.address)
-        self._spawn(self._join())
+        if self.slot != LEADER_SLOT:
+            self._spawn(self._join())
         self._spawn(self.sweeper.run())
 
     async def form(self) -> None:
         """Makes this agent the first of a new cluster. Only ever called by `up`."""
         self.replica.form()
+        self._spawn(self._join())  # Before, there was no namespace to join.
         self._spawn(self.monitor.run())
         self._spawn(self.janitor.run())
 
@@ -184,7 +182,8 @@ class Node:
         """Returns when this agent knows of so many that are up; raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while len(self.roster.alive()) < agents:
-                await asyncio.sleep(POLL_S)
+                self.roster.changed.clear()
+                await self.roster.changed.wait()
 
     async def stop(self) -> None:
         """Ends at once, as a crash would, but leaves no socket or task behind."""

@@ -144,7 +144,7 @@ class Refused(Struct, frozen=True, tag=True, array_like=True, gc=False):
 
     @property
     def retryable(self) -> bool:
-        return BY_REASON[self.reason].retryable
+        return BY_REASON.get(self.reason, DisklessError).retryable
 
     def error(self) -> DisklessError:
         return error_from_wire(self.reason, self.message)

@@ -36,14 +36,14 @@ class Ledger:
         self.entries: dict[str, Entry] = {}
         self.freed_ms: dict[str, int] = {}  # in order of freeing
         self.fences: dict[tuple[int, int], int] = {}
-        self.partly_dead: dict[str, None] = {}
+        self.partly_dead: dict[str, None] = {}  # live, but not all of their bytes are
         self.live_bytes = 0
         self.payload_bytes = 0  # of stripes that are not freed
         self.stored_bytes = 0  # shards of all stripes, freed ones too
         self.changes = 0  # counts changes of the set of stripes, for caches
 
     def check_new(self, stripe: Stripe) -> None:
-        """Raises UploadLost if a fence forbids to define this stripe."""
+        """Raises UploadLost if a fence forbids to define this stripe, BadRequest for no id."""
         who = StripeId.parse(stripe.id)
         if who.counter < self.fences.get((who.slot, who.incarnation), 0):
             raise UploadLost(f"stripe {stripe.id} was given up as unfinished: write it again")
@@ -66,6 +66,7 @@ class Ledger:
             entry.files[file] = entry.files.get(file, 0) + extent.length
             entry.live_bytes += extent.length
             self.live_bytes += extent.length
+            self._note_dead_bytes(entry)
 
     def release(self, file: int, extents: Iterable[Extent], *, now_ms: int) -> None:
         for extent in extents:
@@ -76,9 +77,17 @@ class Ledger:
             if entry.files[file] == 0:
                 del entry.files[file]
             assert entry.live_bytes >= 0
-            self.partly_dead[extent.stripe] = None
             if entry.live_bytes == 0:
                 self._free(extent.stripe, now_ms=now_ms)
+            else:
+                self._note_dead_bytes(entry)
+
+    def _note_dead_bytes(self, entry: Entry) -> None:
+        """Dead bytes come from files that went, and from puts that were refused."""
+        if entry.live_bytes < entry.stripe.payload_bytes:
+            self.partly_dead[entry.stripe.id] = None
+        else:
+            self.partly_dead.pop(entry.stripe.id, None)
 
     def _free(self, id_: str, *, now_ms: int) -> None:
         self.freed_ms[id_] = now_ms

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from diskless import paths
 from diskless.errors import BadRequest, DisklessError, StaleShards, UploadLost
-from diskless.model import AgentInfo, FileRecord, Stripe, slot_name
+from diskless.model import AgentInfo, Extent, FileRecord, Stripe, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace.ledger import Ledger
 from diskless.namespace.sessions import Sessions
@@ -39,6 +39,9 @@ Offered = dict[str, Stripe | DisklessError]
 DEMOTE_BYTES_MIN = 4 * 1024
 """Inline files larger than this are listed for demotion into stripes."""
 
+BOOTS_PER_SLOT_MAX = 64
+"""Lives of a slot that are remembered, so that a late repeat does not begin a new one."""
+
 
 class NamespaceState:
     def __init__(self) -> None:
@@ -52,6 +55,7 @@ class NamespaceState:
         self.bytes_inline = 0
         self.demotable: dict[int, None] = {}  # larger inline files, oldest first
         self.roster_version = 0
+        self._boots: dict[int, dict[str, int]] = {}  # slot -> boot -> incarnation
         self._last_file = 0
 
     # -- commands ---------------------------------------------------------------
@@ -81,7 +85,7 @@ class NamespaceState:
     def _once(self, session: int, sequence: int, run: Callable[[], c.Result]) -> c.Result:
         """Runs a client's mutation unless it has been answered before.
 
-        Retryable refusals are not recorded, so that a repeat is tried afresh.
+        Refusals that a repeat may overcome, by new shards, are not recorded.
         """
         try:
             known = self.sessions.answer(session, sequence)
@@ -93,7 +97,7 @@ class NamespaceState:
             result = run()
         except DisklessError as error:
             result = c.Refused.of(error)
-            if error.retryable:
+            if error.retryable or isinstance(error, UploadLost):
                 return result
         self.sessions.record(session, sequence, result)
         return result
@@ -114,10 +118,13 @@ class NamespaceState:
         """
         offered: Offered = {}
         for stripe in stripes:
+            known = self.ledger.entries.get(stripe.id)
+            stripe = known.stripe if known is not None else stripe
             try:
+                _check_shape(stripe)
                 self.ledger.check_new(stripe)
                 self._check_places(stripe)
-            except (StaleShards, UploadLost) as error:
+            except (BadRequest, StaleShards, UploadLost) as error:
                 offered[stripe.id] = error
             else:
                 offered[stripe.id] = stripe
@@ -159,11 +166,13 @@ class NamespaceState:
             self._check_content(file, offered)
 
     def _check_content(self, file: c.NewFile, offered: Offered) -> None:
+        if (file.inline is None) != bool(file.extents):
+            raise BadRequest(f"{file.path}: its bytes are neither all inline nor all in extents")
         for extent in file.extents:
             stripe = offered.get(extent.stripe)
             if isinstance(stripe, DisklessError):
                 raise stripe
-            if stripe is None or extent.offset + extent.length > stripe.payload_bytes:
+            if stripe is None or not _lies_in(extent, stripe):
                 raise BadRequest(f"{file.path}: no such bytes in this commit: {extent}")
         held = len(file.inline) if file.inline is not None else 0
         if held + sum(extent.length for extent in file.extents) != file.size:
@@ -214,11 +223,7 @@ class NamespaceState:
             if file is None or file.record.layout != move.layout:
                 continue
             old = file.record
-            kept = {extent.stripe for extent in old.extents}
-            if not all(
-                extent.stripe in kept or isinstance(offered.get(extent.stripe), Stripe)
-                for extent in move.extents
-            ):
+            if not self._holds_all(old, move.extents, offered):
                 continue
             file.record = replace(old, inline=None, extents=move.extents, layout=old.layout + 1)
             # In this order, so that a stripe that keeps some of the bytes stays alive.
@@ -227,12 +232,26 @@ class NamespaceState:
             moved += 1
         return c.Done(moved, changed=moved > 0)
 
+    def _holds_all(self, record: FileRecord, extents: tuple[Extent, ...], offered: Offered) -> bool:
+        """Whether all of a file's bytes can be there: in its own stripes, or in offered ones."""
+        kept = {extent.stripe for extent in record.extents}
+        for extent in extents:
+            known = extent.stripe in kept
+            stripe = self.ledger.get(extent.stripe) if known else offered.get(extent.stripe)
+            if not isinstance(stripe, Stripe) or not _lies_in(extent, stripe):
+                return False
+        return bool(extents) and sum(extent.length for extent in extents) == record.size
+
     def _agent_up(self, command: c.AgentUp) -> c.Result:
         old = self.agents.get(command.slot)
-        if old is None:
-            incarnation = 1
-        else:
-            incarnation = old.incarnation + (old.boot != command.boot)
+        boots = self._boots.setdefault(command.slot, {})
+        incarnation = boots.get(command.boot)
+        if incarnation is None:
+            incarnation = boots[command.boot] = old.incarnation + 1 if old is not None else 1
+            if len(boots) > BOOTS_PER_SLOT_MAX:
+                del boots[next(iter(boots))]
+        elif old is not None and incarnation < old.incarnation:
+            return c.Done(incarnation, changed=False)  # a late repeat: that life is over
         info = AgentInfo(
             slot=command.slot,
             incarnation=incarnation,
@@ -290,6 +309,20 @@ class NamespaceState:
             and agent.incarnation == place.incarnation
             and agent.up
         ]
+
+
+def _check_shape(stripe: Stripe) -> None:
+    """Raises BadRequest for a stripe that no writer makes."""
+    slots = {place.slot for place in stripe.places}
+    total = stripe.data_shards + stripe.parity_shards
+    least = min(stripe.data_shards, stripe.parity_shards, stripe.payload_bytes)
+    if least < 1 or not len(slots) == len(stripe.places) == total:
+        raise BadRequest(f"stripe {stripe.id}: {total} shards must be on as many agents")
+
+
+def _lies_in(extent: Extent, stripe: Stripe) -> bool:
+    end = extent.offset + extent.length
+    return extent.offset >= 0 and extent.length >= 1 and end <= stripe.payload_bytes
 
 
 def _status(node: Node, path: str) -> PathStatus:

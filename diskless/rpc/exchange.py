@@ -8,6 +8,7 @@ without an answer at once; the next call opens a new one.
 
 import asyncio
 import logging
+from asyncio import Future
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ class Link:
         self._split = split
         self._count_message = count_message
         self._next_id = 0
-        self._waiting: dict[int, asyncio.Future[tuple[Any, memoryview]]] = {}
+        self._waiting: dict[int, Future[tuple[Any, memoryview]]] = {}
         self._queue: list[Item] = []
         self._queue_bytes = 0
         self._wake = asyncio.Event()
@@ -72,7 +73,7 @@ class Link:
             async with asyncio.timeout(timeout_s):
                 await self._room.wait()
                 self._ensure_open()
-                future = asyncio.get_running_loop().create_future()
+                future: Future[tuple[Any, memoryview]] = asyncio.get_running_loop().create_future()
                 self._waiting[number] = future
                 self._enqueue(call, payload)
                 return await future

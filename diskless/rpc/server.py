@@ -146,9 +146,7 @@ class AgentServer:
             roster = _decode_roster(call.roster) if call.roster else None
         except msgspec.DecodeError as error:
             raise BadFrame(f"malformed roster: {error}") from None
-        pulse = self._member.pulse(
-            Beat(call.leader, call.roster_version, roster, call.inline_room)
-        )
+        pulse = self._member.pulse(Beat(call.leader, call.roster_version, roster, call.inline_room))
         holds = [
             membership_pb2.Hold(slot=h.slot, incarnation=h.incarnation, counter=h.counter)
             for h in pulse.holds

@@ -49,6 +49,8 @@ class Batch:
                 raise BadFrame(f"batch with {len(payload)} bytes of payload is cut short")
             yield item, payload[at:end]
             at = end
+        if at < len(payload):
+            raise BadFrame(f"batch has {len(payload) - at} bytes of payload that no item claims")
 
 
 @dataclass(frozen=True)

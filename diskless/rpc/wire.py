@@ -25,10 +25,10 @@ Buffer = bytes | bytearray | memoryview
 class Message(Protocol):
     """As much of a generated protobuf class as is needed here."""
 
-    def SerializeToString(self) -> bytes: ...  # noqa: N802
+    def SerializeToString(self) -> bytes: ...
 
     @classmethod
-    def FromString(cls, data: bytes, /) -> Self: ...  # noqa: N802
+    def FromString(cls, data: bytes, /) -> Self: ...
 
 
 M = TypeVar("M", bound=Message)
@@ -50,9 +50,9 @@ def split(kind: type[M], data: bytes) -> tuple[M, memoryview]:
     size = 0
     if len(data) >= _PREFIX.size and data[0] == _SIZE_TAG:
         _, size = _PREFIX.unpack_from(data)
-    tail = len(_varint(size)) + 1 if size else 0
-    end = len(data) - size - tail
-    if size and (end < _PREFIX.size or data[end] != _PAYLOAD_TAG):
+    tail = bytes([_PAYLOAD_TAG]) + _varint(size) if size else b""
+    end = len(data) - size - len(tail)
+    if size and (end < _PREFIX.size or not data.startswith(tail, end)):
         raise BadFrame(f"batch of {len(data)} bytes claims {size} bytes of payload")
     start = _PREFIX.size if size else 0
     try:

@@ -1,0 +1,1 @@
+"""What we measure, and against what: always as ratios within one run."""

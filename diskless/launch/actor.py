@@ -1,0 +1,193 @@
+"""The Ray actor that runs one agent: a Node on an event loop of its own thread.
+
+Ray runs the constructor again, with the same arguments, whenever the process died. An
+exception in it would leave the actor dead for ever, so it only starts the thread, and
+whatever fails there is tried again. Ray is called to find the other agents at the start
+and never again. A cluster is formed by `form`, which names one life of this actor: a
+restarted one, whose memory is empty, can never take the call for its own.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Coroutine
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ray
+import uvloop
+
+from diskless.config import ClusterSettings
+from diskless.errors import LaunchFailed
+from diskless.launch import rundir
+from diskless.malloc import keep_heap
+from diskless.model import slot_name
+
+if TYPE_CHECKING:
+    from diskless.launch.node import Node
+
+log = logging.getLogger(__name__)
+
+RETRY_PAUSE_S = 1.0
+LOOP_TIMEOUT_S = 5.0
+"""How long the event loop may take to answer a call of Ray's."""
+SEED_PAUSE_S = 0.1
+SEED_TIMEOUT_S = 2.0
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentArgs:
+    """What an agent is told, in every one of its lives."""
+
+    settings: ClusterSettings
+    cluster_id: str
+    secret: str
+    slot: int
+    namespace: str
+    """Ray namespace in which the other agents have their names."""
+    one_host: bool
+    """All agents are on one host: then nothing listens beyond loopback."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentState:
+    """What an agent says of itself to `up`; addresses are empty until it serves."""
+
+    slot: int
+    cluster_id: str
+    pid: int
+    boot: str = ""
+    address: str = ""
+    gateway: str = ""
+    socket: str = ""
+    host: str = ""
+    node: str = ""
+    joined: bool = False
+    sees: int = 0
+    error: str = ""
+
+
+class AgentActor:
+    def __init__(self, args: AgentArgs) -> None:
+        self._args = args
+        self._error = ""
+        self._node: Node | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=LOG_FORMAT)
+        keep_heap()
+        threading.Thread(target=self._run, name="agent", daemon=True).start()
+
+    # What `up`, `down` and other agents call, on Ray's threads.
+
+    def state(self) -> AgentState:
+        args, node = self._args, self._node
+        known = {"slot": args.slot, "cluster_id": args.cluster_id, "pid": os.getpid()}
+        if node is None:
+            return AgentState(**known, error=self._error)
+        joined, sees = self._call(_progress(node))
+        return AgentState(
+            **known,
+            boot=node.boot,
+            address=node.address,
+            gateway=node.gateway_address,
+            socket=node.settings.socket_path,
+            host=node.settings.failure_domain,
+            node=node.settings.node,
+            joined=joined,
+            sees=sees,
+        )
+
+    def form(self, boot: str) -> None:
+        """Begins the namespace, in the life that `boot` names. Raises LaunchFailed."""
+        if self._node is None or self._node.boot != boot:
+            raise LaunchFailed(f"{slot_name(self._args.slot)} died while the cluster was formed")
+        self._call(self._node.form())
+
+    def leave(self) -> None:
+        """Stops serving and removes what is on this host, before the process is ended."""
+        node, self._node = self._node, None
+        if node is not None:
+            self._call(node.stop())
+
+    def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        assert self._loop is not None
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result(LOOP_TIMEOUT_S)
+        except FutureTimeout:
+            raise TimeoutError(
+                f"{slot_name(self._args.slot)} did not answer within {LOOP_TIMEOUT_S:g} s"
+            ) from None
+
+    # The agent's own thread.
+
+    def _run(self) -> None:
+        while True:
+            try:
+                uvloop.run(self._serve())
+            except Exception as error:  # the edge of a thread: see the module
+                log.exception("agent failed slot=%s", slot_name(self._args.slot))
+                self._error = f"{type(error).__name__}: {error}"
+            time.sleep(RETRY_PAUSE_S)
+
+    async def _serve(self) -> None:
+        # Imported here: what fails here is tried again, at the top it would be final.
+        from diskless.launch.node import Node, NodeSettings
+
+        args = self._args
+        self._loop = asyncio.get_running_loop()
+        directory = rundir.make_run_dir(args.cluster_id)
+        address = ray.util.get_node_ip_address()
+        node = Node(
+            NodeSettings(
+                cluster=args.settings,
+                cluster_id=args.cluster_id,
+                secret=args.secret,
+                slot=args.slot,
+                socket_path=str(directory / f"{slot_name(args.slot)}.sock"),
+                bind_host="127.0.0.1" if args.one_host else address,
+                failure_domain=f"{socket.gethostname()}/{address}",
+                node=ray.get_runtime_context().get_node_id(),
+                seeds=await self._find_seeds(),
+            )
+        )
+        try:
+            await node.start()
+            self._node = node
+            await asyncio.Event().wait()
+        finally:
+            self._node = None
+            await node.stop()
+
+    async def _find_seeds(self) -> dict[int, str]:
+        """Addresses of voters, as soon as one is known; slot 0 needs none to begin."""
+        others = [slot for slot in _voters(self._args.settings) if slot != self._args.slot]
+        while self._args.slot != 0:
+            found = await asyncio.gather(*(asyncio.to_thread(self._ask, slot) for slot in others))
+            seeds = {slot: address for slot, address in zip(others, found, strict=True) if address}
+            if 0 in seeds:  # Until the namespace is replicated only slot 0 leads.
+                return seeds
+            await asyncio.sleep(SEED_PAUSE_S)
+        return {}
+
+    def _ask(self, slot: int) -> str:
+        try:
+            other = ray.get_actor(slot_name(slot), namespace=self._args.namespace)
+            state: AgentState = ray.get(other.state.remote(), timeout=SEED_TIMEOUT_S)
+        except (ValueError, TimeoutError, ray.exceptions.RayError):
+            return ""
+        return state.address if state.cluster_id == self._args.cluster_id else ""
+
+
+async def _progress(node: "Node") -> tuple[bool, int]:
+    return node.member.joined.is_set(), len(node.roster.alive())
+
+
+def _voters(settings: ClusterSettings) -> range:
+    return range(2 * settings.parity_shards + 1)

@@ -1,0 +1,394 @@
+"""The agents of one cluster as Ray knows them: created, asked, killed, found again.
+
+Runs in the process of `up`, `down` or `chaos`, after `ray_link.attach`. Ray knows an
+agent by its slot's name in the cluster's Ray namespace. Everything here has a deadline.
+"""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import psutil
+import ray
+from ray._private import state as ray_state
+
+import diskless
+from diskless.config import ClusterSettings
+from diskless.errors import LaunchFailed, NamespaceLost, Unavailable
+from diskless.launch import rundir, spread
+from diskless.launch.actor import AgentActor, AgentArgs, AgentState
+from diskless.model import slot_name
+
+POLL_S = 0.05
+STATE_TIMEOUT_S = 5.0
+SERVE_TIMEOUT_S = 90.0
+LEAVE_TIMEOUT_S = 5.0
+END_TIMEOUT_S = 10.0
+PROBE_TIMEOUT_S = 60.0
+MAX_CONCURRENCY = 4
+
+NICENESS_MAX = 0
+OOM_SCORE_MAX = 0
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is under way, and how many of how many are done."""
+
+
+class Identity(NamedTuple):
+    """What all agents of a cluster have in common."""
+
+    settings: ClusterSettings
+    cluster_id: str
+    secret: str
+
+    @property
+    def namespace(self) -> str:
+        return namespace_of(self.settings.name)
+
+    @property
+    def group(self) -> str:
+        """Name of the placement group."""
+        return self.namespace
+
+
+class Process(NamedTuple):
+    """The process that an actor has now, according to Ray."""
+
+    slot: int
+    pid: int
+    node: spread.RayNode
+
+
+class Probe(NamedTuple):
+    """What a worker on a Ray node is like, before an agent is put there."""
+
+    version: str
+    niceness: int
+    oom_score_adjust: int
+    memory_monitor_ms: str
+    memory_bytes: int
+
+
+def namespace_of(name: str) -> str:
+    return f"diskless-{name}"
+
+
+# Before.
+
+
+def probe_nodes(nodes: Iterable[spread.RayNode]) -> dict[spread.RayNode, Probe]:
+    """Tries this package on every node. Raises LaunchFailed where it cannot run."""
+    task = ray.remote(probe_worker)
+    asked = {
+        node: task.options(num_cpus=0, scheduling_strategy=spread.affinity(node.id)).remote()
+        for node in nodes
+    }
+    return {node: _probed(node, answer) for node, answer in asked.items()}
+
+
+def _probed(node: spread.RayNode, answer: Any) -> Probe:
+    try:
+        probe: Probe = ray.get(answer, timeout=PROBE_TIMEOUT_S)
+    except (ray.exceptions.RayError, ImportError, AttributeError) as error:
+        raise LaunchFailed(
+            f"diskless does not run on Ray node {node.host}: {_last_line(error)}; "
+            "install it there, in the Python that Ray uses"
+        ) from error
+    if probe.version != diskless.__version__:
+        raise LaunchFailed(
+            f"Ray node {node.host} has diskless {probe.version}, this is {diskless.__version__}: "
+            "install the same version everywhere"
+        )
+    return probe
+
+
+def probe_worker() -> Probe:
+    """Runs on a Ray node."""
+    with open("/proc/self/oom_score_adj") as file:
+        oom_score_adjust = int(file.read())
+    return Probe(
+        version=diskless.__version__,
+        niceness=os.nice(0),
+        oom_score_adjust=oom_score_adjust,
+        memory_monitor_ms=os.environ.get("RAY_memory_monitor_refresh_ms", ""),
+        memory_bytes=psutil.virtual_memory().total,
+    )
+
+
+def warnings_about(probes: Iterable[Probe]) -> list[str]:
+    """What a Ray that we did not start does to agents, and how to end it."""
+    probes = list(probes)
+    warnings = []
+    configured = ray_state.state.get_system_config().get("memory_monitor_refresh_ms")
+    settings = {probe.memory_monitor_ms or str(configured or "") for probe in probes}
+    if settings != {"0"} and configured != 0:
+        warnings.append(
+            "Ray's memory monitor is on and may kill agents: start Ray with "
+            "RAY_memory_monitor_refresh_ms=0"
+        )
+    if any(probe.niceness > NICENESS_MAX for probe in probes):
+        warnings.append(
+            f"Ray runs agents at niceness {max(probe.niceness for probe in probes)}: start Ray "
+            "with RAY_worker_niceness=0"
+        )
+    if any(probe.oom_score_adjust > OOM_SCORE_MAX for probe in probes):
+        warnings.append(
+            "the kernel would kill agents first when memory runs out: start Ray with "
+            "RAY_worker_oom_score_adjustment=0"
+        )
+    return warnings
+
+
+# Creating.
+
+
+def create(identity: Identity, slots: Iterable[int], *, one_host: bool) -> None:
+    """Starts the actors of slots that have none; they join by themselves."""
+    taken = Counter(process.node.id for process in processes(identity).values())
+    for slot in slots:
+        args = AgentArgs(
+            settings=identity.settings,
+            cluster_id=identity.cluster_id,
+            secret=identity.secret,
+            slot=slot,
+            namespace=identity.namespace,
+            one_host=one_host,
+        )
+        ray.remote(AgentActor).options(
+            name=slot_name(slot),
+            namespace=identity.namespace,
+            lifetime="detached",
+            max_restarts=-1,
+            max_task_retries=0,
+            num_cpus=0,
+            max_concurrency=MAX_CONCURRENCY,
+            scheduling_strategy=spread.strategy_for(slot, group=identity.group, taken=taken),
+        ).remote(args)
+
+
+def form(identity: Identity, first: AgentState) -> None:
+    """Begins the namespace on slot 0, in the life that `first` describes."""
+    handle = ray.get_actor(slot_name(first.slot), namespace=identity.namespace)
+    try:
+        ray.get(handle.form.remote(first.boot), timeout=STATE_TIMEOUT_S)
+    except ray.exceptions.RayTaskError as error:
+        raise LaunchFailed(_last_line(error)) from error
+    except ray.exceptions.RayError as error:
+        raise LaunchFailed(f"agent-0 did not form the cluster: {_last_line(error)}") from error
+
+
+def wait_serving(
+    identity: Identity,
+    slots: Iterable[int],
+    *,
+    ready: Callable[[AgentState], bool],
+    progress: Progress,
+) -> dict[int, AgentState]:
+    """The states of agents, once all are `ready`. Raises LaunchFailed at the deadline."""
+    wanted = sorted(slots)
+    states: dict[int, AgentState] = {}
+    end_s = time.monotonic() + SERVE_TIMEOUT_S
+    while True:
+        missing = [slot for slot in wanted if slot not in states]
+        seen = _ask(identity, missing)
+        states |= {slot: state for slot, state in seen.items() if ready(state)}
+        progress("agents", len(states), len(wanted))
+        if len(states) == len(wanted):
+            return states
+        _refuse_broken(seen.values())
+        if time.monotonic() > end_s:
+            late = ", ".join(slot_name(slot) for slot in wanted if slot not in states)
+            raise LaunchFailed(f"{late} did not serve within {SERVE_TIMEOUT_S:g} s")
+        time.sleep(POLL_S)
+
+
+def _refuse_broken(states: Iterable[AgentState]) -> None:
+    for state in states:
+        if state.error:
+            raise LaunchFailed(f"{slot_name(state.slot)} does not start: {state.error}")
+
+
+def refuse_lost_namespace(states: Iterable[AgentState]) -> None:
+    """Slot 0 in a later life has no namespace, and nobody else has it."""
+    if any(state.slot == 0 and state.address and not state.joined for state in states):
+        raise NamespaceLost(
+            "agent-0 is back without the namespace, which only it had: "
+            "run `diskless down --discard`, then `diskless up`"
+        )
+
+
+def _ask(identity: Identity, slots: Iterable[int]) -> dict[int, AgentState]:
+    """The states of those that answer."""
+    asked = {}
+    for slot in slots:
+        handle = find(identity.settings.name, slot)
+        if handle is not None:
+            asked[slot] = handle.state.remote()
+    answers = {}
+    for slot, reference in asked.items():
+        try:
+            answers[slot] = ray.get(reference, timeout=STATE_TIMEOUT_S)
+        except ray.exceptions.ActorDiedError as error:
+            if not is_restarting(identity.settings.name, slot):
+                raise LaunchFailed(
+                    f"{slot_name(slot)} died while it started: {_last_line(error)}"
+                ) from error
+        except (ray.exceptions.RayError, TimeoutError):
+            continue
+    return answers
+
+
+# Finding.
+
+
+def find(name: str, slot: int) -> Any | None:
+    """The handle of a slot's actor, also of one that Ray is restarting; None if dead."""
+    try:
+        return ray.get_actor(slot_name(slot), namespace=namespace_of(name))
+    except ValueError:
+        return None
+
+
+def is_taken(name: str) -> bool:
+    """Whether this Ray runs agents of a cluster of that name."""
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return any(actor["namespace"] == namespace_of(name) for actor in named)
+
+
+def is_restarting(name: str, slot: int) -> bool:
+    handle = find(name, slot)
+    return handle is not None and _row(handle).get("State") != "DEAD"
+
+
+def processes(identity: Identity) -> dict[int, Process]:
+    """Where the living agents run, by slot; one that is being restarted is not among them."""
+    nodes = {node.id: node for node in spread.living_nodes()}
+    found = {}
+    for slot in range(identity.settings.agents):
+        handle = find(identity.settings.name, slot)
+        row = _row(handle) if handle is not None else {}
+        node = nodes.get(row.get("Address", {}).get("NodeID", ""))
+        if row.get("State") == "ALIVE" and node is not None:
+            found[slot] = Process(slot, int(row["Pid"]), node)
+    return found
+
+
+def _row(handle: Any) -> dict[str, Any]:
+    return ray_state.actors(handle._actor_id.hex()) or {}
+
+
+# Ending.
+
+
+def kill(identity: Identity, victims: Iterable[Process], *, stay_dead: bool) -> None:
+    """SIGKILLs the agents' processes, all at once. Raises LaunchFailed if one survives."""
+    victims = list(victims)
+    handles = [find(identity.settings.name, victim.slot) for victim in victims]
+    for victim in victims:
+        if victim.node.here:
+            _send_kill(victim.pid)
+    away = [_end_elsewhere(victim) for victim in victims if not victim.node.here]
+    if stay_dead:
+        for handle in handles:
+            if handle is not None:
+                ray.kill(handle, no_restart=True)
+    ray.get(away, timeout=END_TIMEOUT_S)
+    for victim in victims:
+        if victim.node.here:
+            wait_ended(victim.pid)
+        if stay_dead:
+            _wait_nameless(identity.settings.name, victim.slot)
+
+
+def end_all(identity: Identity) -> None:
+    """Ends every agent, so that each leaves nothing on its host."""
+    slots = range(identity.settings.agents)
+    states = _ask_all_quietly(identity, slots)
+    strangers = {s for s, state in states.items() if state.cluster_id != identity.cluster_id}
+    handles = {
+        slot: handle
+        for slot in slots
+        if slot not in strangers and (handle := find(identity.settings.name, slot)) is not None
+    }
+    running = [process for slot, process in processes(identity).items() if slot in handles]
+    leaving = [handle.leave.remote() for handle in handles.values()]
+    if leaving:
+        ray.wait(leaving, num_returns=len(leaving), timeout=LEAVE_TIMEOUT_S)
+    for handle in handles.values():
+        ray.kill(handle, no_restart=True)
+    kill(identity, running, stay_dead=False)
+    for slot in handles:
+        _wait_nameless(identity.settings.name, slot)
+    _clear_hosts(identity)
+    if not strangers:
+        spread.remove_group(identity.group)
+
+
+def _ask_all_quietly(identity: Identity, slots: Iterable[int]) -> dict[int, AgentState]:
+    try:
+        return _ask(identity, slots)
+    except LaunchFailed:
+        return {}
+
+
+def _clear_hosts(identity: Identity) -> None:
+    task = ray.remote(rundir.clear_run_dir)
+    clearing = [
+        task.options(num_cpus=0, scheduling_strategy=spread.affinity(node.id)).remote(
+            identity.cluster_id
+        )
+        for node in spread.living_nodes()
+    ]
+    ray.wait(clearing, num_returns=len(clearing), timeout=PROBE_TIMEOUT_S)
+
+
+def _end_elsewhere(victim: Process) -> Any:
+    task = ray.remote(end_process)
+    return task.options(
+        num_cpus=0, scheduling_strategy=spread.affinity(victim.node.id)
+    ).remote(victim.pid)  # fmt: skip
+
+
+def end_process(pid: int) -> None:
+    """Runs on the process's host."""
+    _send_kill(pid)
+    wait_ended(pid)
+
+
+def _send_kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def wait_ended(pid: int) -> None:
+    end_s = time.monotonic() + END_TIMEOUT_S
+    while _runs(pid):
+        if time.monotonic() > end_s:
+            raise LaunchFailed(f"process {pid} did not end within {END_TIMEOUT_S:g} s")
+        time.sleep(POLL_S)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _wait_nameless(name: str, slot: int) -> None:
+    end_s = time.monotonic() + END_TIMEOUT_S
+    while find(name, slot) is not None:
+        if time.monotonic() > end_s:
+            raise Unavailable(f"Ray did not give up {slot_name(slot)} within {END_TIMEOUT_S:g} s")
+        time.sleep(POLL_S)
+
+
+def _last_line(error: BaseException) -> str:
+    """Ray's errors carry whole tracebacks; what went wrong is at the end."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

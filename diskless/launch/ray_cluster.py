@@ -1,0 +1,424 @@
+"""A cluster on Ray: `up`, `down`, `kill` and `revive`.
+
+Owns the order of things and the descriptor. `up` writes the descriptor before it starts
+anything, without gateways, and completes it when every agent serves: so whatever `up`
+left when it was killed half way, `down` finds and ends. If `up` fails it does so itself.
+A namespace is formed here, once in a cluster's life, and nowhere else.
+"""
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diskless.client import connect, descriptor
+from diskless.client.descriptor import Descriptor
+from diskless.config import ClusterSettings, format_bytes
+from diskless.errors import (
+    BadRequest,
+    ClusterExists,
+    DeadlineExceeded,
+    DisklessError,
+    FilesExist,
+    LaunchFailed,
+    NoCluster,
+    Unavailable,
+)
+from diskless.gateway.messages import Peer
+from diskless.launch import private_ray, ray_link, rundir
+from diskless.launch.record import RayRecord, has_ended, record_of
+from diskless.model import slot_name
+
+if TYPE_CHECKING:
+    from diskless.launch.actor import AgentState
+    from diskless.launch.agents import Identity, Process
+
+ASK_TIMEOUT_S = 5.0
+"""How long a cluster may take to say how it is before it counts as dead."""
+LOCK_TIMEOUT_S = 120.0
+LOCK_POLL_S = 0.1
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """What `up` did."""
+
+    descriptor: Descriptor
+    fresh: bool
+    """False if the cluster ran already."""
+    agents_up: int
+    advice: list[str] = field(default_factory=list)
+    """What the operator should know: failure domains, and how Ray treats agents."""
+
+
+def up(
+    settings: ClusterSettings, *, ray_address: str = "", progress: Progress | None = None
+) -> Started:
+    """Starts a cluster and returns when every agent serves and sees all others.
+
+    Raises BadSettings before anything starts; ClusterExists if it runs with other
+    settings; Unavailable if it is known here but dead; LaunchFailed.
+    """
+    settings.validate()
+    if ray_address:
+        ray_link.check_address(ray_address)
+    with _alone():
+        known = _load(settings.name)
+        if known is not None:
+            return _already_up(known, settings, ray_address)
+        return _start(settings, ray_address, progress or _silent)
+
+
+def down(name: str, *, discard: bool = False) -> None:
+    """Ends a cluster and all that `up` started for it, also if it is half dead.
+
+    Raises NoCluster; FilesExist, unless it may discard what the cluster holds.
+    """
+    with _alone():
+        known = descriptor.load(name)
+        if not discard:
+            _refuse_to_lose(known)
+        _end(known)
+
+
+def kill(
+    name: str, slots: Sequence[int], *, stay_dead: bool = False, force: bool = False
+) -> list["Process"]:
+    """SIGKILLs agents, all at once; Ray restarts them unless they shall stay dead.
+
+    Raises BadRequest for a slot that is unknown or not running, and for slot 0.
+    """
+    with _attached(name) as identity:
+        from diskless.launch import agents
+
+        _check_slots(identity.settings, slots)
+        if 0 in slots and not force:
+            raise BadRequest(
+                "agent-0 has the only copy of the namespace: killing it loses every file; "
+                "--force does it all the same"
+            )
+        running = agents.processes(identity)
+        for slot in slots:
+            if slot not in running:
+                raise BadRequest(
+                    f"{slot_name(slot)} is not running: start it with `diskless chaos revive {slot}`"
+                )
+        victims = [running[slot] for slot in slots]
+        agents.kill(identity, victims, stay_dead=stay_dead)
+        return victims
+
+
+def revive(
+    name: str, slots: Sequence[int], *, progress: Progress | None = None
+) -> list["AgentState"]:
+    """Starts dead agents again, with empty memories, and waits until they serve.
+
+    One that runs, or that Ray is restarting, is only waited for. Raises BadRequest for
+    an unknown slot, NamespaceLost for slot 0 if it had died, LaunchFailed.
+    """
+    with _attached(name) as identity:
+        from diskless.launch import agents, spread
+
+        _check_slots(identity.settings, slots)
+        dead = [slot for slot in slots if agents.find(name, slot) is None]
+        agents.create(identity, dead, one_host=spread.on_one_host(spread.living_nodes()))
+
+        def serves(state: "AgentState") -> bool:
+            agents.refuse_lost_namespace([state])
+            return state.joined
+
+        states = agents.wait_serving(identity, slots, ready=serves, progress=progress or _silent)
+        _wait_all_seen(identity, progress or _silent)
+        return [states[slot] for slot in slots]
+
+
+# Starting.
+
+
+def _start(settings: ClusterSettings, ray_address: str, progress: Progress) -> Started:
+    known = Descriptor(
+        cluster=secrets.token_hex(8),
+        name=settings.name,
+        secret=secrets.token_hex(16),
+        settings=settings.to_dict(),
+        ray=RayRecord(requested=ray_address).to_dict(),
+    )
+    descriptor.save(known)
+    try:
+        record = _find_ray(known, progress)
+        known = _with_ray(known, record)
+        return _start_agents(known, progress)
+    except BaseException:
+        _end(descriptor.load(settings.name))
+        raise
+    finally:
+        ray_link.detach()
+
+
+def _find_ray(known: Descriptor, progress: Progress) -> RayRecord:
+    """Starts a Ray of our own, or takes the user's; either way we are connected to it."""
+    record = record_of(known)
+    if record.own:
+        progress("Ray", 0, 1)
+        directory = rundir.make_run_dir(known.cluster)
+        token = descriptor.home() / f"{known.name}.token"
+        private_ray.write_token(token)
+        record = private_ray.spawn(directory, token)
+        _with_ray(known, record)
+        address = private_ray.wait_ready(record, directory)
+        progress("Ray", 1, 1)
+    else:
+        address = ""
+    from msgspec.structs import replace
+
+    record = replace(record, address=address)
+    ray = ray_link.attach(record, f"diskless-{known.name}")
+    return replace(record, address=ray_link.address_of(ray))
+
+
+def _with_ray(known: Descriptor, record: RayRecord) -> Descriptor:
+    from msgspec.structs import replace
+
+    known = replace(known, ray=record.to_dict())
+    descriptor.save(known)
+    return known
+
+
+def _start_agents(known: Descriptor, progress: Progress) -> Started:
+    from msgspec.structs import replace
+
+    from diskless.launch import agents, spread
+
+    identity = _identity(known)
+    settings = identity.settings
+    nodes = spread.living_nodes()
+    advice = _check_ray(known, identity, nodes)
+    spread.make_group(identity.group, agents=settings.agents, nodes=nodes)
+    agents.create(identity, range(settings.agents), one_host=spread.on_one_host(nodes))
+    first = agents.wait_serving(
+        identity, [0], ready=lambda state: bool(state.address), progress=_silent
+    )
+    agents.form(identity, first[0])
+    states = _wait_all_seen(identity, progress)
+    known = replace(known, gateways=[_peer(states[slot]) for slot in sorted(states)])
+    descriptor.save(known)
+    advice += spread.advise(settings, [state.host for state in states.values()])
+    return Started(descriptor=known, fresh=True, agents_up=len(states), advice=advice)
+
+
+def _check_ray(known: Descriptor, identity: "Identity", nodes: Sequence[Any]) -> list[str]:
+    """Whether somebody else's Ray will do, and what is wrong with it for agents."""
+    if record_of(known).own:
+        return []
+    from diskless.launch import agents
+
+    if agents.is_taken(known.name):
+        raise ClusterExists(
+            f"this Ray runs a cluster {known.name!r} already that is not known here: choose "
+            "another --name, or bring its descriptor"
+        )
+    return agents.warnings_about(agents.probe_nodes(nodes).values())
+
+
+def _wait_all_seen(identity: "Identity", progress: Progress) -> dict[int, "AgentState"]:
+    """Every living agent sees every other: then each may take writes."""
+    from diskless.launch import agents
+
+    slots = [
+        slot
+        for slot in range(identity.settings.agents)
+        if agents.find(identity.settings.name, slot) is not None
+    ]
+    return agents.wait_serving(
+        identity,
+        slots,
+        ready=lambda state: state.joined and state.sees >= len(slots),
+        progress=progress,
+    )
+
+
+def _peer(state: "AgentState") -> Peer:
+    return Peer(
+        slot=state.slot, gateway=state.gateway, socket=state.socket, host=state.host, up=True
+    )
+
+
+def _identity(known: Descriptor) -> "Identity":
+    from diskless.launch.agents import Identity
+
+    return Identity(ClusterSettings.from_dict(known.settings), known.cluster, known.secret)
+
+
+# A cluster that is there already.
+
+
+def _load(name: str) -> Descriptor | None:
+    return descriptor.load(name) if descriptor.descriptor_path(name).exists() else None
+
+
+def _already_up(known: Descriptor, settings: ClusterSettings, ray_address: str) -> Started:
+    differences = _differences(known, settings, ray_address)
+    if differences:
+        raise ClusterExists(
+            f"cluster {known.name!r} is there already, with other settings ({differences}): "
+            "run `diskless down` first, or choose another --name"
+        )
+    status = ask_status(known)
+    agents_up = sum(agent["state"] == "up" for agent in status["agents"])
+    return Started(descriptor=known, fresh=False, agents_up=agents_up)
+
+
+def _differences(known: Descriptor, settings: ClusterSettings, ray_address: str) -> str:
+    """`agents 6, not 8`: what it has, and what was asked for."""
+    has = dict(known.settings) | {"ray_address": record_of(known).requested or "its own"}
+    asked = settings.to_dict() | {"ray_address": ray_address or "its own"}
+    return ", ".join(
+        f"{key} {has.get(key)}, not {value}"
+        for key, value in asked.items()
+        if has.get(key) != value
+    )
+
+
+def ask_status(known: Descriptor) -> dict[str, Any]:
+    """The cluster's status. Raises Unavailable, with what to do, if it does not answer."""
+    if not known.gateways:
+        raise Unavailable(
+            f"cluster {known.name!r} never came up completely: run `diskless down`"
+            f"{_name_option(known.name)}, then `diskless up`"
+        )
+    why = "its Ray has ended"
+    if not has_ended(known):
+        try:
+            with connect(known.name, timeout_s=ASK_TIMEOUT_S) as client:
+                return client.status()
+        except (DeadlineExceeded, Unavailable) as error:
+            why = str(error)
+    raise Unavailable(
+        f"cluster {known.name!r} is dead ({why}): run `diskless down --discard"
+        f"{_name_option(known.name)}`, then `diskless up`"
+    )
+
+
+def _name_option(name: str) -> str:
+    return "" if name == descriptor.DEFAULT_NAME else f" --cluster {name}"
+
+
+# Ending.
+
+
+def _refuse_to_lose(known: Descriptor) -> None:
+    if not known.gateways:
+        return  # It never came up, so nothing was stored.
+    advice = f"`diskless down --discard{_name_option(known.name)}` ends it all the same"
+    try:
+        status = ask_status(known)
+    except FilesExist:
+        raise
+    except DisklessError as error:
+        raise FilesExist(
+            f"cluster {known.name!r} cannot say whether it holds files: {error.reason}; {advice}"
+        ) from error
+    if status["files"]:
+        raise FilesExist(
+            f"cluster {known.name!r} holds {status['files']} files, "
+            f"{format_bytes(status['bytes_logical'])}, which would be lost: copy what you need "
+            f"with `diskless get -r`; {advice}"
+        )
+
+
+def _end(known: Descriptor) -> None:
+    record = record_of(known)
+    if record.own:
+        _end_own(known, record)
+    else:
+        _end_attached(known, record)
+    descriptor.remove(known.name)
+
+
+def _end_own(known: Descriptor, record: RayRecord) -> None:
+    if record.pid and not record.here:
+        raise BadRequest(f"cluster {known.name!r} runs on {record.host}: run `diskless down` there")
+    ray_link.detach()
+    if record.pid:
+        private_ray.stop(record)
+    rundir.clear_run_dir(known.cluster)
+    token = record.token or descriptor.home() / f"{known.name}.token"
+    Path(token).unlink(missing_ok=True)
+
+
+def _end_attached(known: Descriptor, record: RayRecord) -> None:
+    """Only what is ours: our actors, our placement group, our directories."""
+    if not record.address:
+        return  # We were never connected.
+    try:
+        ray_link.attach(record, f"diskless-{known.name}")
+    except Unavailable:
+        rundir.clear_run_dir(known.cluster)  # Agents end with their Ray.
+        return
+    try:
+        from diskless.launch import agents
+
+        agents.end_all(_identity(known))
+    finally:
+        ray_link.detach()
+    rundir.clear_run_dir(known.cluster)
+
+
+# Shared.
+
+
+@contextmanager
+def _attached(name: str) -> Iterator["Identity"]:
+    known = descriptor.load(name)
+    if not known.gateways or has_ended(known):
+        ask_status(known)
+    ray_link.attach(record_of(known), f"diskless-{name}")
+    try:
+        yield _identity(known)
+    finally:
+        ray_link.detach()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One `up` or `down` of this user at a time; the lock leaves no file behind."""
+    home = descriptor.home()
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    end_s = time.monotonic() + LOCK_TIMEOUT_S
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end_s:
+                    raise LaunchFailed(
+                        "another `diskless up` or `down` is under way: wait until it is done"
+                    ) from None
+                time.sleep(LOCK_POLL_S)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _check_slots(settings: ClusterSettings, slots: Sequence[int]) -> None:
+    for slot in slots:
+        if not 0 <= slot < settings.agents:
+            raise BadRequest(
+                f"there is no {slot_name(slot)}: this cluster has {slot_name(0)} to "
+                f"{slot_name(settings.agents - 1)}"
+            )
+    if len(set(slots)) < len(slots):
+        raise BadRequest("a slot is named twice")
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    pass

@@ -1,0 +1,58 @@
+"""What a descriptor remembers of the Ray that runs its cluster, to find and stop it.
+
+Knows no Ray and imports little: every CLI verb looks here to tell a dead cluster from a
+slow one.
+"""
+
+import os
+import socket
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from diskless.client.descriptor import Descriptor
+
+
+class RayRecord(Struct, frozen=True, kw_only=True):
+    requested: str = ""
+    """As `up` was told: `auto`, host:port, or "" for a Ray of the cluster's own."""
+    address: str = ""
+    """host:port of Ray's control store; "" until Ray has started."""
+    host: str = ""
+    """Where `up` ran, and with it the Ray that it started."""
+    pid: int = 0
+    """The process that holds our own Ray. Every other process of it is in its session."""
+    started_s: float = 0.0
+    """When that process began: another one may get its number later."""
+    token: str = ""
+    """File with the token that our own Ray demands."""
+
+    @property
+    def own(self) -> bool:
+        return not self.requested
+
+    @property
+    def here(self) -> bool:
+        return self.host == socket.gethostname()
+
+    def to_dict(self) -> dict[str, Any]:
+        return msgspec.to_builtins(self)
+
+
+def record_of(descriptor: Descriptor) -> RayRecord:
+    return msgspec.convert(descriptor.ray, RayRecord)
+
+
+def has_ended(descriptor: Descriptor) -> bool:
+    """Whether the cluster's own Ray surely runs no more; False when that is not known."""
+    record = record_of(descriptor)
+    if not record.own or not record.pid or not record.here:
+        return False
+    try:
+        os.kill(record.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return True  # Its number has gone to a process of another user.
+    return False

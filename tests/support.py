@@ -1,0 +1,301 @@
+"""What the tests of whole clusters share: waiting, contents, looking inside, planting faults.
+
+The one place that reaches into an agent's memory. Everything that touches an agent runs
+on the agents' own loop. `check_ledger` is the invariant that every cluster must meet
+when its test ends.
+"""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import diskless
+from diskless.agent.shards import ShardStore
+from diskless.client import Client
+from diskless.codec import codec_for
+from diskless.config import MIB, Tuning
+from diskless.launch.local import LocalCluster
+from diskless.launch.node import Node
+from diskless.model import FileRecord, Stripe, StripeId, cut
+
+WAIT_S = 15.0
+
+BRISK = Tuning(
+    failure_timeout_s=0.3,
+    free_delay_s=0.3,
+    orphan_delay_s=1.0,
+    janitor_interval_s=0.1,
+    demote_delay_s=0.2,
+)
+"""Everything that happens after a while happens soon."""
+STRIPED = replace(BRISK, inline_bytes_max=0)
+"""As BRISK, and only empty files are inline."""
+CALM = Tuning(failure_timeout_s=0.3, janitor_interval_s=3600.0, inline_bytes_max=0)
+"""Nothing is freed or moved by itself, and only empty files are inline."""
+
+T = TypeVar("T")
+
+
+def eventually(condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
+    """Returns as soon as `condition()` is true; fails when it was not in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain"
+        time.sleep(0.01)
+
+
+def content(size: int, seed: object = 0) -> bytes:
+    """`size` bytes that look like no others."""
+    return random.Random(f"{seed}/{size}").randbytes(size)
+
+
+# Clusters
+
+
+@contextmanager
+def start_cluster(**settings: Any) -> Iterator[LocalCluster]:
+    """A local cluster, checked for consistency when it ends in peace."""
+    with diskless.local_cluster(**settings) as cluster:
+        yield cluster
+        on_loop(cluster, lambda: check_ledger(cluster.nodes[0]))
+
+
+def on_loop(cluster: LocalCluster, work: Callable[[], T]) -> T:
+    """Runs a plain function where the agents run, so that nothing changes meanwhile."""
+
+    async def run() -> T:
+        return work()
+
+    return cluster.run(run())
+
+
+def leader(cluster: LocalCluster) -> Node:
+    return cluster.nodes[0]
+
+
+def wait_until_down(cluster: LocalCluster, *slots: int) -> None:
+    """Until every living agent has been told that those are down."""
+
+    def known() -> bool:
+        rosters = [node.roster.agents for node in cluster.nodes.values()]
+        return all(not agents[slot].up for agents in rosters for slot in slots)
+
+    eventually(lambda: on_loop(cluster, known))
+
+
+def kill(cluster: LocalCluster, *slots: int) -> None:
+    """Kills agents and waits until the others know."""
+    cluster.kill(*slots)
+    wait_until_down(cluster, *slots)
+
+
+def bytes_used(cluster: LocalCluster) -> int:
+    """The shards of all agents together, with what is counted for keeping them."""
+    return on_loop(cluster, lambda: sum(n.shards.bytes_used for n in cluster.nodes.values()))
+
+
+def shards_stored(cluster: LocalCluster) -> int:
+    return on_loop(cluster, lambda: sum(len(n.shards) for n in cluster.nodes.values()))
+
+
+def record_of(cluster: LocalCluster, path: str) -> FileRecord:
+    return on_loop(cluster, lambda: leader(cluster).replica.state.tree.get_file(path).record)
+
+
+def stripes_of(cluster: LocalCluster, path: str) -> list[Stripe]:
+    """The stripes of a file in the order of its bytes; none if it is inline."""
+    ids = dict.fromkeys(extent.stripe for extent in record_of(cluster, path).extents)
+    return on_loop(cluster, lambda: leader(cluster).replica.state.locate(ids))
+
+
+def bulk_gateway(cluster: LocalCluster, client: Client) -> int:
+    """The slot of the agent that takes this client's large files: it numbers their stripes."""
+    client.write("/bulk-gateway", content(2 * MIB), overwrite=True)
+    return StripeId.parse(stripes_of(cluster, "/bulk-gateway")[0].id).slot
+
+
+def needed_shards(stripe: Stripe, record: FileRecord) -> set[int]:
+    """The data shards of `stripe` that hold bytes of the file."""
+    codec = codec_for(stripe.data_shards, stripe.parity_shards)
+    return {
+        index
+        for extent in cut(record.extents, 0, record.size)
+        if extent.stripe == stripe.id
+        for index, _, _ in codec.locate(
+            payload_bytes=stripe.payload_bytes,
+            start=extent.offset,
+            stop=extent.offset + extent.length,
+        )
+    }
+
+
+def check_ledger(node: Node) -> None:
+    """What the namespace counts is what its files add up to."""
+    state = node.replica.state
+    files = [file.record for file in state.files.values()]
+    assert state.bytes_logical == sum(record.size for record in files)
+    assert state.bytes_inline == sum(len(record.inline or b"") for record in files)
+    live: Counter[str] = Counter()
+    for record in files:
+        assert (record.inline is None) == bool(record.extents), record
+        for extent in record.extents:
+            live[extent.stripe] += extent.length
+    ledger = state.ledger
+    kept = {id_: e.live_bytes for id_, e in ledger.entries.items() if id_ not in ledger.freed_ms}
+    assert kept == dict(live)
+    assert ledger.live_bytes == sum(live.values())
+    assert ledger.payload_bytes == sum(ledger.entries[id_].stripe.payload_bytes for id_ in kept)
+    sparse = {
+        id_ for id_, bytes_ in kept.items() if bytes_ < ledger.entries[id_].stripe.payload_bytes
+    }
+    assert sparse <= ledger.partly_dead.keys(), "a stripe with dead bytes is not listed as such"
+    for entry in ledger.entries.values():
+        slots = [place.slot for place in entry.stripe.places]
+        assert (
+            len(set(slots)) == len(slots) == entry.stripe.data_shards + entry.stripe.parity_shards
+        )
+
+
+# Losing and damaging shards
+
+
+@contextmanager
+def hidden_shards(cluster: LocalCluster, *slots: int) -> Iterator[None]:
+    """Those agents answer, but have lost every shard, until the block ends."""
+    memories = [cluster.nodes[slot].shards for slot in slots]
+    kept: list[dict[str, Any]] = []
+
+    def hide() -> None:
+        for memory in memories:
+            kept.append(memory._stripes)
+            memory._stripes = {}
+
+    def show() -> None:
+        for memory, stripes in zip(memories, kept, strict=True):
+            assert not memory._stripes, "something was stored while the shards were hidden"
+            memory._stripes = stripes
+
+    on_loop(cluster, hide)
+    try:
+        yield
+    finally:
+        on_loop(cluster, show)
+
+
+class ShardAt:
+    """One shard where it lies, to be damaged and made good again."""
+
+    def __init__(self, cluster: LocalCluster, stripe: Stripe, index: int) -> None:
+        self._cluster = cluster
+        memory: ShardStore = cluster.nodes[stripe.places[index].slot].shards
+        self._shard = memory._stripes[stripe.id][index]
+        self._good = (self._shard.data, self._shard.checksums)
+
+    @property
+    def data(self) -> bytes:
+        return bytes(self._good[0])
+
+    @property
+    def checksums(self) -> bytes:
+        return self._good[1]
+
+    def replace(self, data: bytes, checksums: bytes | None = None) -> None:
+        def put() -> None:
+            self._shard.data = memoryview(data)
+            self._shard.checksums = self.checksums if checksums is None else checksums
+
+        on_loop(self._cluster, put)
+
+    def flip(self, bit: int) -> None:
+        """Flips one bit of its data, counted from its start."""
+        self.replace(flipped(self.data, bit))
+
+    def restore(self) -> None:
+        self.replace(*self._good)
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    damaged = bytearray(data)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
+
+
+# A bad network
+
+
+class Relay:
+    """Stands before an agent's gRPC door: passes bytes on, holds them back, or refuses.
+
+    The agent itself, its memory and its incarnation stay as they are.
+    """
+
+    def __init__(self, cluster: LocalCluster, slot: int) -> None:
+        self._cluster = cluster
+        self._node = cluster.nodes[slot]
+        self._host, port = self._node.address.rsplit(":", 1)
+        self._port = int(port)
+        self._inner = 0
+        self._server: asyncio.Server | None = None
+        self._flowing = asyncio.Event()
+        self._pipes: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        cluster.run(self._move_in())
+
+    def hold(self) -> None:
+        """From now on the agent is silent: connections stay open and nothing passes."""
+        on_loop(self._cluster, self._flowing.clear)
+
+    def pass_on(self) -> None:
+        on_loop(self._cluster, self._flowing.set)
+
+    def cut(self) -> None:
+        """Breaks all connections and refuses new ones."""
+        self._cluster.run(self._cut())
+
+    def mend(self) -> None:
+        """Accepts connections again."""
+        self._cluster.run(self._listen())
+
+    async def _move_in(self) -> None:
+        """The agent's door moves elsewhere, and the relay takes its address."""
+        await self._node.server.stop()
+        address = await self._node.server.start(self._host)
+        self._inner = int(address.rsplit(":", 1)[1])
+        self._flowing.set()
+        await self._listen()
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._accept, self._host, self._port)
+
+    async def _cut(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        for pipe in self._pipes:
+            pipe.cancel()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_agent, to_agent = await asyncio.open_connection(self._host, self._inner)
+        self._writers |= {writer, to_agent}
+        for source, sink in ((reader, to_agent), (from_agent, writer)):
+            pipe = asyncio.create_task(self._pipe(source, sink))
+            self._pipes.add(pipe)
+            pipe.add_done_callback(self._pipes.discard)
+
+    async def _pipe(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(1 << 16):
+                await self._flowing.wait()
+                sink.write(data)
+                await sink.drain()
+        except OSError:
+            pass
+        finally:
+            self._writers.discard(sink)
+            sink.close()

@@ -1,0 +1,235 @@
+"""What the tests of the namespace share: a small world to command, and a canonical dump.
+
+`World` holds a state with agents and one session, and numbers requests and stripes.
+`dump` shows everything that a state knows, as plain data in a fixed form, so that two
+states are equal exactly if their dumps are. The tests here are about the dump itself.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from diskless.errors import DisklessError
+from diskless.model import AgentInfo, Extent, Place, Stripe
+from diskless.namespace import commands as c
+from diskless.namespace.state import NamespaceState
+from diskless.namespace.tree import Directory, Node, path_of
+
+DATA_SHARDS, PARITY_SHARDS = 2, 1
+
+
+def agent_up(slot: int, boot: str = "first", *, host: str = "h") -> c.AgentUp:
+    return c.AgentUp(slot, boot, f"{host}:1", f"{host}:2", "/s", host, "node", 7)
+
+
+def inline_file(path: str, data: bytes = b"x", *, checksum: int = 0) -> c.NewFile:
+    return c.NewFile(path, len(data), checksum, data)
+
+
+def file_in(path: str, *extents: Extent, checksum: int = 0) -> c.NewFile:
+    return c.NewFile(path, sum(e.length for e in extents), checksum, None, extents)
+
+
+class World:
+    """A namespace whose clock stands still until a test moves it."""
+
+    def __init__(self, agents: int = 4) -> None:
+        self.state = NamespaceState()
+        self.now_ms = 1000
+        for slot in range(agents):
+            self.do(agent_up(slot))
+        self.session = self.do(c.OpenSession()).number
+        self._sequence = 0
+        self._counter = 0
+
+    def apply(self, command: c.Command) -> tuple[c.Result, ...]:
+        return self.state.apply(command, now_ms=self.now_ms)
+
+    def do(self, command: c.Command) -> c.Done:
+        """The one result of a command; a refusal is raised as its error."""
+        (result,) = self.apply(command)
+        if isinstance(result, c.Refused):
+            raise result.error()
+        return result
+
+    def refusal(self, command: c.Command) -> type[DisklessError]:
+        """Why a command is refused; checks that the refusal changed nothing."""
+        before = dump(self.state, sessions=False)
+        (result,) = self.apply(command)
+        assert isinstance(result, c.Refused), result
+        assert dump(self.state, sessions=False) == before, "a refused command changed the state"
+        return type(result.error())
+
+    def next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    # -- commands of this world's session ---------------------------------------
+
+    def put_of(self, *files: c.NewFile, overwrite: bool = False) -> c.Put:
+        return c.Put(self.session, self.next_sequence(), overwrite, files)
+
+    def commit_of(
+        self, *files: c.NewFile, stripes: Iterable[Stripe] = (), overwrite: bool = False
+    ) -> c.Commit:
+        return c.Commit(tuple(stripes), (self.put_of(*files, overwrite=overwrite),))
+
+    def mkdirs_of(self, path: str) -> c.Mkdirs:
+        return c.Mkdirs(self.session, self.next_sequence(), path)
+
+    def rename_of(self, source: str, target: str, *, overwrite: bool = False) -> c.Rename:
+        return c.Rename(self.session, self.next_sequence(), source, target, overwrite)
+
+    def delete_of(self, path: str, *, recursive: bool = False) -> c.Delete:
+        return c.Delete(self.session, self.next_sequence(), path, recursive)
+
+    # -- and doing them ---------------------------------------------------------
+
+    def put(self, path: str, data: bytes = b"x", *, overwrite: bool = False) -> c.Done:
+        return self.do(self.commit_of(inline_file(path, data), overwrite=overwrite))
+
+    def put_in(self, path: str, stripe: Stripe, offset: int = 0, length: int | None = None) -> int:
+        """Puts a file into part of a stripe (all of it by default); returns its id."""
+        extent = Extent(stripe.id, offset, stripe.payload_bytes if length is None else length)
+        command = self.commit_of(file_in(path, extent), stripes=[stripe], overwrite=True)
+        return self.do(command).number
+
+    def mkdirs(self, path: str) -> c.Done:
+        return self.do(self.mkdirs_of(path))
+
+    def rename(self, source: str, target: str, *, overwrite: bool = False) -> c.Done:
+        return self.do(self.rename_of(source, target, overwrite=overwrite))
+
+    def delete(self, path: str, *, recursive: bool = False) -> c.Done:
+        return self.do(self.delete_of(path, recursive=recursive))
+
+    # -- stripes ----------------------------------------------------------------
+
+    def stripe(self, payload_bytes: int = 100, *, writer: int = 0) -> Stripe:
+        """A new stripe on the first agents, as they live now."""
+        self._counter += 1
+        agents = self.state.agents
+        shards = range(DATA_SHARDS + PARITY_SHARDS)
+        places = tuple(Place(slot, agents[slot].incarnation) for slot in shards)
+        id_ = f"{writer}.{agents[writer].incarnation}.{self._counter}"
+        return Stripe(id_, DATA_SHARDS, PARITY_SHARDS, payload_bytes, places)
+
+    # -- what is there ----------------------------------------------------------
+
+    def files(self) -> dict[str, bytes | tuple[Extent, ...]]:
+        nodes = {path_of(file): file.record for file in self.state.files.values()}
+        return {
+            path: record.extents if record.inline is None else record.inline
+            for path, record in sorted(nodes.items())
+        }
+
+    def directories(self) -> set[str]:
+        return {path for path, (kind, *_) in dump_tree(self.state).items() if kind == "directory"}
+
+
+def dump_tree(state: NamespaceState) -> dict[str, tuple[Any, ...]]:
+    """Every path with what it is; checks the links from children to parents on the way."""
+    found: dict[str, tuple[Any, ...]] = {}
+    pending: list[Node] = [state.tree.root]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Directory):
+            found[path_of(node)] = ("directory", node.mtime_ms)
+            for name, child in node.children.items():
+                assert (child.name, child.parent) == (name, node)
+                pending.append(child)
+            assert node.names() == sorted(node.children)
+        else:
+            assert state.files[node.record.id] is node
+            found[path_of(node)] = ("file", node.record)
+    return dict(sorted(found.items()))
+
+
+def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
+    """Everything that `state` knows. Where order has a meaning, it is in the dump.
+
+    Without `sessions` it leaves out the table of answers, which also remembers refusals.
+    """
+    ledger = state.ledger
+    return {
+        "tree": dump_tree(state),
+        "directories": state.tree.directories,
+        "files": {id_: path_of(file) for id_, file in sorted(state.files.items())},
+        "stripes": {
+            id_: (entry.stripe, entry.live_bytes, dict(sorted(entry.files.items())))
+            for id_, entry in sorted(ledger.entries.items())
+        },
+        "freed": list(ledger.freed_ms.items()),
+        "fences": dict(sorted(ledger.fences.items())),
+        "partly_dead": list(ledger.partly_dead),
+        "ledger_counts": (
+            ledger.live_bytes, ledger.payload_bytes, ledger.stored_bytes, ledger.changes,
+        ),
+        "sessions": dump_sessions(state) if sessions else None,
+        "agents": dict(sorted(state.agents.items())),
+        "boots": {slot: list(boots.items()) for slot, boots in sorted(state._boots.items())},
+        "roster_version": state.roster_version,
+        "clock_ms": state.clock_ms,
+        "bytes": (state.bytes_logical, state.bytes_inline),
+        "demotable": list(state.demotable),
+        "last_file": state._last_file,
+    }  # fmt: skip
+
+
+def dump_sessions(state: NamespaceState) -> tuple[Any, ...]:
+    """The last number given, and each session, the least recently used first."""
+    table = state.sessions
+    return table._last, [
+        (number, session.newest, sorted(session.answers.items()))
+        for number, session in table._sessions.items()
+    ]
+
+
+# The dump itself
+
+
+def test_the_dump_shows_every_part_that_a_state_and_its_ledger_have() -> None:
+    state = NamespaceState()
+    assert set(vars(state)) == {
+        "tree", "ledger", "sessions", "agents", "files", "clock_ms", "bytes_logical",
+        "bytes_inline", "demotable", "roster_version", "_boots", "_last_file",
+    }  # fmt: skip
+    assert set(vars(state.ledger)) == {
+        "entries", "freed_ms", "fences", "partly_dead",
+        "live_bytes", "payload_bytes", "stored_bytes", "changes",
+    }  # fmt: skip
+    assert set(vars(state.tree)) == {"root", "directories"}
+    assert set(vars(state.sessions)) == {"_sessions", "_last"}
+
+
+def test_an_empty_namespace_has_a_root_and_nothing_else() -> None:
+    state = NamespaceState()
+    assert dump_tree(state) == {"/": ("directory", 0)}
+    assert (state.tree.directories, state.files, state.agents) == (1, {}, {})
+    assert (state.bytes_logical, state.bytes_inline, state.ledger.stored_bytes) == (0, 0, 0)
+
+
+def test_equal_commands_give_equal_dumps_and_one_more_command_another() -> None:
+    worlds = [World(), World()]
+    for world in worlds:
+        world.put_in("/a/b", world.stripe())
+        world.delete("/a/b")
+    first, second = worlds
+    assert dump(first.state) == dump(second.state)
+    second.mkdirs("/new")
+    assert dump(first.state) != dump(second.state)
+
+
+def test_time_comes_with_commands_and_never_goes_back() -> None:
+    world = World()
+    world.now_ms = 5000
+    assert world.put("/a").time_ms == 5000
+    world.now_ms = 3000
+    assert world.put("/b").time_ms == 5000
+    assert world.state.stat("/b").mtime_ms == world.state.stat("/").mtime_ms == 5000
+
+
+def test_an_agent_is_recorded_as_it_announced_itself() -> None:
+    world = World(agents=0)
+    world.do(agent_up(3, "boot", host="east"))
+    expected = AgentInfo(3, 1, "boot", "east:1", "east:2", "/s", "east", "node", 7, up=True)
+    assert world.state.agents == {3: expected}
