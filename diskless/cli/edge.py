@@ -1,0 +1,163 @@
+"""Where the program begins and ends: verbs are found, errors become one line and a status.
+
+No traceback ever reaches a user (DISKLESS_DEBUG=1 brings them back for developers). With
+`--json` the line on stderr is a JSON object: {"error", "message", "exit_status"}.
+"""
+
+import errno
+import importlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import click
+
+from diskless.cli import exits
+from diskless.cli.verb import Context, shared_options
+from diskless.errors import DisklessError
+
+VERBS = {
+    "up": "Start a cluster and wait until every agent serves.",
+    "down": "End a cluster, with all that it holds.",
+    "status": "Show agents, margin, stripes and sizes.",
+    "ls": "List files and directories.",
+    "put": "Store local files, or standard input.",
+    "get": "Fetch files to this machine, or to standard output.",
+    "cat": "Write files to standard output.",
+    "stat": "Show what is known of files and directories.",
+    "du": "Count files and bytes under paths.",
+    "mv": "Move or rename files and directories.",
+    "rm": "Delete files and directories.",
+    "mkdir": "Make directories, with their parents.",
+    "chaos": "Kill agents for real, and bring them back.",
+}
+DEBUG_VARIABLE = "DISKLESS_DEBUG"
+
+_LOCAL_EXITS: dict[type[OSError], int] = {
+    FileNotFoundError: exits.NOT_FOUND,
+    FileExistsError: exits.EXISTS,
+    IsADirectoryError: exits.WRONG_KIND,
+    NotADirectoryError: exits.WRONG_KIND,
+}
+
+
+class Verbs(click.Group):
+    """Imports a verb's module when it is used; the list of verbs imports none."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"diskless.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            for line in (
+                "diskless up --agents 6 -m 4 -k 2 --memory 512MiB",
+                "diskless put model.bin /models/1 && diskless chaos kill 2 5 --stay-dead",
+                "diskless get /models/1 copy.bin && cmp model.bin copy.bin",
+            ):
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+        with formatter.section("Exit statuses"):
+            formatter.write_dl([(str(code), text) for code, text in exits.MEANING.items()])
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@shared_options
+@click.version_option(package_name="diskless", message="%(prog)s %(version)s")
+def cli() -> None:
+    """A checkpoint store for Spark in the memory of the cluster, Reed-Solomon coded.
+
+    Paths in a cluster are absolute: /a/b, or diskless://CLUSTER/a/b. Every verb takes
+    --json and then prints one JSON document on stdout and errors as JSON on stderr.
+    """
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one verb and gives its exit status. Nothing but SystemExit's kin gets out."""
+    as_json = _wants_json(arguments)
+    with suppress(ValueError):  # Not in the main thread: then nobody signals us.
+        signal.signal(signal.SIGTERM, _terminated)
+    try:
+        outcome = cli.main(
+            args=list(arguments), prog_name="diskless", obj=Context(), standalone_mode=False
+        )
+        sys.stdout.flush()
+        return outcome if isinstance(outcome, int) else exits.OK
+    except BaseException as error:  # noqa: BLE001 - the edge of the process
+        if os.environ.get(DEBUG_VARIABLE) and not isinstance(error, click.ClickException):
+            raise
+        return _fail(error, as_json=as_json)
+
+
+def _fail(error: BaseException, *, as_json: bool) -> int:
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return exits.INTERRUPTED
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else exits.FAILED
+    if isinstance(error, BrokenPipeError):
+        # The interpreter would complain again when it flushes stdout at its end.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.BROKEN_PIPE
+    reason, message, status = _describe(error)
+    if as_json:
+        line = json.dumps({"error": reason, "message": message, "exit_status": status})
+    else:
+        line = f"diskless: {message}"
+    print(line, file=sys.stderr, flush=True)
+    return status
+
+
+def _describe(error: BaseException) -> tuple[str, str, int]:
+    """The error's class, one line about it, and the exit status."""
+    if isinstance(error, DisklessError):
+        return error.reason, _one_line(str(error)), error.exit_code
+    if isinstance(error, click.ClickException):
+        return "Usage", _usage(error), exits.USAGE
+    if isinstance(error, OSError):
+        name = f"{error.filename}: " if error.filename else ""
+        text = error.strerror or os.strerror(error.errno or errno.EIO)
+        return type(error).__name__, name + text, _LOCAL_EXITS.get(type(error), exits.FAILED)
+    text = f"{type(error).__name__}: {_one_line(str(error))}"
+    return "InternalError", f"{text}: a bug; {DEBUG_VARIABLE}=1 shows where", exits.FAILED
+
+
+def _usage(error: click.ClickException) -> str:
+    message = _one_line(error.format_message()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "diskless"
+    return f"{message[:1].lower()}{message[1:]}; see `{path} --help`"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Asked of the raw arguments, since errors in them must be printed in kind too."""
+    options = list(arguments)
+    if "--" in options:
+        options = options[: options.index("--")]
+    return "--json" in options
+
+
+def _terminated(_signal: int, _frame: object) -> None:
+    """As an exception, so that `up` cleans up what it has started."""
+    sys.exit(128 + signal.SIGTERM)

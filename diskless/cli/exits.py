@@ -1,0 +1,49 @@
+"""Exit statuses, in the words that help uses. The numbers are those of diskless.errors."""
+
+OK = 0
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+EXISTS = 4
+WRONG_KIND = 5
+UNREADABLE = 6
+NO_ROOM = 7
+TOO_FEW_AGENTS = 8
+UNAVAILABLE = 9
+DEADLINE = 10
+UNAUTHORIZED = 11
+BAD_FRAME = 12
+NO_CLUSTER = 13
+CLUSTER_EXISTS = 14
+FILES_EXIST = 15
+LAUNCH_FAILED = 16
+NAMESPACE_LOST = 17
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+MEANING = {
+    OK: "done",
+    FAILED: "something else failed, or diskless has a bug",
+    USAGE: "a bad option, setting or path",
+    NOT_FOUND: "there is no such file or directory",
+    EXISTS: "the target exists already",
+    WRONG_KIND: "a directory where a file was needed, the reverse, or one that is not empty",
+    UNREADABLE: "too few shards are readable (TooFewShards), or bytes are corrupt",
+    NO_ROOM: "no room in the memory of enough agents",
+    TOO_FEW_AGENTS: "too few agents are alive for a protected write",
+    UNAVAILABLE: "the cluster, or its leader, cannot be reached",
+    DEADLINE: "no answer in time",
+    UNAUTHORIZED: "the cluster's secret is missing or wrong",
+    BAD_FRAME: "the agent did not understand this client",
+    NO_CLUSTER: "no cluster of that name is known here",
+    CLUSTER_EXISTS: "the cluster exists already, with other settings",
+    FILES_EXIST: "the cluster holds files",
+    LAUNCH_FAILED: "Ray or an agent did not start, or did not end",
+    NAMESPACE_LOST: "agent-0 came back without the namespace",
+    INTERRUPTED: "interrupted",
+    BROKEN_PIPE: "whoever read the output went away",
+}
+
+ASKING = (UNAVAILABLE, DEADLINE, UNAUTHORIZED, NO_CLUSTER, NAMESPACE_LOST)
+"""What may happen to any verb that speaks to a cluster."""
+WRITING = (NO_ROOM, TOO_FEW_AGENTS)
