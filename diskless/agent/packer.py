@@ -9,6 +9,7 @@ defines it, so a stripe is never half known.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -36,6 +37,7 @@ FLUSH_PUTS_MAX = 512
 FLUSHES_MAX = 8
 PATIENCE_S = 0.05
 """A flush that takes longer lets the next one start beside it."""
+GATHER_S = 0.001
 STALE_RETRIES_MAX = 20
 STALE_PAUSE_S = 0.1
 
@@ -89,6 +91,8 @@ class Packer:
         self._read_stripe = read_stripe
         self._waiting: list[_Waiting] = []
         self._flushes: dict[asyncio.Task[None], float] = {}
+        self._company = 0  # puts to wait for, for a moment, before the next flush
+        self._timer: asyncio.TimerHandle | None = None
 
     async def commit(self, put: PendingPut) -> c.Done:
         """Makes a put visible and returns the namespace's answer.
@@ -111,19 +115,39 @@ class Packer:
     def _start_flush(self) -> None:
         now = asyncio.get_running_loop().time()
         while self._waiting and self._may_flush(now):
-            task = asyncio.create_task(self._flush(self._take()))
+            group = self._take()
+            self._company = 0
+            task = asyncio.create_task(self._flush(group))
             self._flushes[task] = now
-            task.add_done_callback(self._flush_ended)
-        if self._waiting and len(self._flushes) < FLUSHES_MAX:
-            asyncio.get_running_loop().call_later(PATIENCE_S, self._start_flush)
+            task.add_done_callback(partial(self._flush_ended, len(group)))
+        if self._waiting and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._start_flush()
 
     def _may_flush(self, now: float) -> bool:
+        if len(self._waiting) < self._company:
+            return False
         return len(self._flushes) < FLUSHES_MAX and all(
             now - started >= PATIENCE_S for started in self._flushes.values()
         )
 
-    def _flush_ended(self, task: asyncio.Task[None]) -> None:
+    def _flush_ended(self, size: int, task: asyncio.Task[None]) -> None:
+        """Starts the next flush, at once unless the last one had company.
+
+        Then the same clients are about to come back: waiting for them a moment makes
+        one full flush of what would else become two half-empty ones.
+        """
         del self._flushes[task]
+        if size > 1 and not self._flushes:
+            self._company = size
+            asyncio.get_running_loop().call_later(GATHER_S, self._stop_gathering)
+        self._start_flush()
+
+    def _stop_gathering(self) -> None:
+        self._company = 0
         self._start_flush()
 
     def _take(self) -> list[_Waiting]:

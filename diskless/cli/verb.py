@@ -203,7 +203,7 @@ def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         source = ctx.get_parameter_source(parameter.name or "")
         explicit = source is click.core.ParameterSource.COMMANDLINE
-        if value is not None and (explicit or not getattr(ctx.obj, name) or name == "timeout_s"):
+        if value is not None and (explicit or not getattr(ctx.obj, name)):
             setattr(ctx.obj, name, value)
 
     return keep

@@ -1,45 +1,44 @@
 """diskless as an fsspec file system, for pandas, pyarrow, dask and all that speak fsspec.
 
-    fsspec.open("diskless:///a.csv")          the cluster called "default"
-    fsspec.open("diskless://orders/a.csv")    the cluster of that name
-    fsspec.open("diskless://host:7000/a.csv") the cluster of that gateway
+    fsspec.open("diskless:///a.csv")            # the cluster called "default"
+    fsspec.open("diskless://orders/a.csv")      # the cluster of that name
+    fsspec.open("diskless://host:7000/a.csv")   # the cluster of that gateway
     fsspec.filesystem("diskless", cluster="orders", timeout_s=30)
 
-It connects at the first use, again in a forked child, and again when the name has come
-to mean another cluster. Instances hold no secret: whoever unpickles one needs the
-cluster's descriptor, or its secret in the environment, as for any other client.
+It connects at the first use, anew in a forked child, and anew when the name has come to
+mean another cluster. Instances hold no secret: whoever unpickles one needs the cluster's
+descriptor, or its secret in the environment, like any other client.
 
 What fsspec leaves open is settled like this:
 
-- A file appears when it is closed: not before, not if its `with` block raised (also in
-  text mode, compressed, and through `fsspec.open`), not if it is garbage collected.
-- Directories are real. They are made as needed by whatever is put into them, stay when
-  they are empty, and are moved or deleted with all they hold in one step.
-- `exists`, `isdir` and `isfile` raise if the cluster cannot be asked: a checkpoint that
-  is out of reach is not one that was never made.
+- A file appears when it is closed: not before, not if its `with` block raised (also as
+  text, compressed, or through `fsspec.open`), and not if it is garbage collected.
+- Directories are real. They are made as needed by what is put into them, stay when they
+  are empty, and are moved or deleted with all they hold in one step.
+- `exists`, `isdir` and `isfile` raise if the cluster cannot be asked: a checkpoint out of
+  reach is not one that was never made.
 - Appending (`ab`) writes the whole file anew; the last of several appenders wins.
-- `with fs.transaction:` holds back the files that are written in it (it spools them in
-  this process, large ones in a temporary file) and makes them visible in one step at its
-  end, or none. Deleting, moving and making directories happen at once, also inside.
+- `with fs.transaction:` holds back the files written in it (spooled by this process, large
+  ones to its temporary directory) and makes them visible in one step at its end, or none
+  of them. Deleting, moving and making directories happen at once, also in there.
 """
 
 import io
 import logging
 import mmap
-import os
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from glob import has_magic
+from tempfile import SpooledTemporaryFile
+from types import FrameType
 from typing import IO, Any, cast
 
 from fsspec import AbstractFileSystem
-from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.compression import compr
 from fsspec.core import OpenFile, get_compression
 from fsspec.transaction import Transaction
@@ -67,7 +66,7 @@ CLIENTS_MAX = 8
 RESOLVE_INTERVAL_S = 1.0
 """How often a cluster's name is looked up again."""
 SPOOL_BYTES_MAX = 16 * MIB
-"""A file of a transaction that is larger waits in a temporary file, not in memory."""
+"""A larger file of a transaction waits in a temporary file, not in memory."""
 FRAMES_MAX = 10
 """How far up the stack `fsspec.open` is looked for."""
 
@@ -96,29 +95,29 @@ class ReadFile(io.BufferedReader):
 
     mode = "rb"
 
-    def __init__(self, fs: "DisklessFileSystem", path: str, buffer_bytes: int) -> None:
+    def __init__(self, fs: "DisklessFileSystem", path: str, *, buffer_bytes: int) -> None:
         raw = cast(Reader, cast(io.BufferedReader, fs.client.open(path)).detach())
         super().__init__(raw, buffer_bytes)
         self.fs = fs
         self.path = path
         self.size = raw.status.size
-        self.details = _describe(raw.status)
+        self._status = raw.status
 
     def info(self) -> dict[str, Any]:
-        return self.details
+        return _describe(self._status)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.fs, self.path, self.tell())
 
 
 def _reopen(fs: "DisklessFileSystem", path: str, position: int) -> ReadFile:
-    file = ReadFile(fs, path, BUFFER_BYTES)
+    file: ReadFile = fs.open(path)
     file.seek(position)
     return file
 
 
 class _Discarding:
-    """Files of which nothing is visible after an exception, or if nobody closed them."""
+    """Files of which nothing becomes visible after an exception, or if nobody closes them."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
@@ -127,8 +126,8 @@ class _Discarding:
             self.discard()
 
     def __del__(self) -> None:
-        # io.IOBase would close it, and so make half a file visible.
-        with suppress(ValueError):  # A TextIOWrapper that was detached, or never attached.
+        # io.IOBase would close it, which would make half a file visible.
+        with suppress(ValueError):  # From text that was detached from its file.
             if not self.closed:
                 if self.writable():
                     log.warning("file discarded reason=never-closed file=%r", self)
@@ -136,14 +135,22 @@ class _Discarding:
 
 
 class WriteFile(_Discarding, io.RawIOBase):
-    """A new file, streamed to the cluster. It appears when it is closed."""
+    """A new file. It appears when it is closed, or waits then if it is `staged`."""
 
-    autocommit = True
-
-    def __init__(self, fs: "DisklessFileSystem", path: str, mode: str, sink: Writer) -> None:
+    def __init__(
+        self,
+        fs: "DisklessFileSystem",
+        path: str,
+        mode: str,
+        *,
+        overwrite: bool,
+        sink: Writer | SpooledTemporaryFile[bytes],
+    ) -> None:
         self.fs = fs
         self.path = path
         self.mode = mode
+        self.overwrite = overwrite
+        self.autocommit = isinstance(sink, Writer)
         self._sink = sink
 
     def __repr__(self) -> str:
@@ -161,65 +168,46 @@ class WriteFile(_Discarding, io.RawIOBase):
     def close(self) -> None:
         if self.closed:
             return
-        if _with_block_failed():
-            self.discard()
-            return
         try:
-            self.commit()
+            if _with_block_failed():
+                self.discard()
+            elif self.autocommit:
+                self._sink.close()
         finally:
             super().close()
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is staged, and neither committed nor discarded."""
+        return not self.autocommit and not self._sink.closed
+
     def commit(self) -> None:
-        self._sink.close()
+        """Makes a staged file visible, once it is closed."""
+        _commit(self.fs.client, [self])
 
     def discard(self) -> None:
-        self._sink.discard()
+        if isinstance(self._sink, Writer):
+            self._sink.discard()
+        else:
+            self._sink.close()
         super().close()
 
-
-class StagedFile(WriteFile):
-    """A new file that waits, closed, until `commit` or its transaction makes it visible."""
-
-    autocommit = False
-
-    def __init__(
-        self, fs: "DisklessFileSystem", path: str, mode: str, *, overwrite: bool = True
-    ) -> None:
-        self._spool = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES_MAX)  # noqa: SIM115
-        super().__init__(fs, path, mode, cast(Writer, self._spool))
-        self.overwrite = overwrite
-
-    @property
-    def waiting(self) -> bool:
-        """Whether it is neither committed nor discarded."""
-        return not self._spool.closed
-
     def content(self) -> Buffer:
-        size = self._spool.tell()
-        self._spool.seek(0)
+        """The bytes of a staged file."""
+        spool = cast(SpooledTemporaryFile[bytes], self._sink)
+        size = spool.tell()
+        spool.seek(0)
         if size <= SPOOL_BYTES_MAX:
-            return self._spool.read()
-        return memoryview(mmap.mmap(self._spool.fileno(), size, access=mmap.ACCESS_READ))
-
-    def close(self) -> None:
-        if not self.closed and _with_block_failed():
-            self.discard()
-        io.RawIOBase.close(self)
-
-    def commit(self) -> None:
-        _commit_staged(self.fs.client, [self])
-
-    def discard(self) -> None:
-        self._spool.close()
-        io.RawIOBase.close(self)
+            return spool.read()
+        return memoryview(mmap.mmap(spool.fileno(), size, access=mmap.ACCESS_READ))
 
 
-def _commit_staged(client: Client, files: Iterable[StagedFile]) -> None:
-    """Makes all of them visible in one step. Of several for one path the last one counts.
+def _commit(client: Client, files: Iterable[WriteFile]) -> None:
+    """Makes staged files visible in one step; of several for one path, the last.
 
-    If only some may replace what is there, the others are checked a moment before.
+    If some of them may replace a file and some not, the latter are checked just before.
     """
-    staged = {file.path: file for file in files if file.waiting}
+    staged = {file.path: file for file in files if file.waits}
     still_open = [path for path, file in staged.items() if not file.closed]
     if still_open:
         raise ValueError(f"nothing was stored, because these are still open: {still_open}")
@@ -239,32 +227,29 @@ class DisklessTransaction(Transaction):
 
     def complete(self, commit: bool = True) -> None:
         fs, files = self.fs, list(self.files)
-        self.files.clear()
         try:
             if commit:
-                _commit_staged(fs.client, files)
+                _commit(fs.client, files)
         finally:
             for file in files:
                 file.discard()
+            self.files.clear()
             fs._intrans, fs._transaction, self.fs = False, None, None
 
 
 class _TextFile(_Discarding, io.TextIOWrapper):
     def discard(self) -> None:
         if self.writable():
-            self.buffer.discard()
+            cast(WriteFile, self.buffer).discard()
         self.close()
 
 
 class _CompressedFile(_Discarding, io.RawIOBase):
-    """A compressor and the file it writes to, which closing the compressor leaves open."""
+    """A compressor and the file below it, which a compressor that is closed leaves open."""
 
     def __init__(self, compressor: IO[bytes], file: WriteFile) -> None:
         self._compressor = compressor
         self._file = file
-
-    def __repr__(self) -> str:
-        return repr(self._file)
 
     def writable(self) -> bool:
         return True
@@ -279,38 +264,38 @@ class _CompressedFile(_Discarding, io.RawIOBase):
         try:
             self._compressor.close()
             self._file.close()
-        finally:
+        except BaseException:
             self.discard()
+            raise
+        super().close()
 
     def discard(self) -> None:
-        super().close()
         with suppress(DisklessError, OSError, ValueError):
-            self._compressor.close()  # It has bytes left, and nowhere to put them.
-        if not self._file.closed:
-            self._file.discard()
+            self._compressor.close()  # What it still holds goes nowhere.
+        self._file.discard()
+        super().close()
 
 
 def _with_block_failed() -> bool:
-    """Whether it is a failed `with fsspec.open(...)` that closes the file just now.
+    """Whether what closes this file is a `with fsspec.open(...)` block that raised.
 
-    OpenFile closes its files in the same way after an exception as without. Only its
-    own arguments tell, and without them half a file would become visible.
+    OpenFile closes its files without telling them, so its frame has to be asked.
     """
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe()
     for _ in range(FRAMES_MAX):
+        if frame is None:
+            break
         if frame.f_code is OpenFile.__exit__.__code__:
             return any(frame.f_locals.get("args", ()))
-        if frame.f_back is None:
-            break
         frame = frame.f_back
     return False
 
 
 class DisklessFileSystem(AbstractFileSystem):
-    """Files in the memory of a cluster. Threads may share an instance, transactions aside.
+    """Files in the memory of a cluster. Threads may share one, except in a transaction.
 
-    Every method raises the classes of diskless.errors, most of which are built-in ones
-    too: NotFound is a FileNotFoundError, and so on.
+    Raises the classes of diskless.errors, most of which are built-in ones too: NotFound
+    is a FileNotFoundError. Signatures are fsspec's.
     """
 
     protocol = SCHEME
@@ -337,126 +322,237 @@ class DisklessFileSystem(AbstractFileSystem):
     # Paths.
 
     @classmethod
-    def _strip_protocol(cls, path: Any) -> Any:
+    def _strip_protocol(cls, path):
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
         path = stringify_path(path)
         return parse_uri(path)[1] if path.startswith(f"{SCHEME}:") else normalize(path)
 
     @staticmethod
-    def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
+    def _get_kwargs_from_urls(path):
         authority = parse_uri(path)[0] if path.startswith(f"{SCHEME}:") else ""
         return {"cluster": authority} if authority else {}
 
-    def unstrip_protocol(self, name: str) -> str:
+    def unstrip_protocol(self, name):
         return f"{SCHEME}://{self.cluster}{self._strip_protocol(name)}"
 
     # Questions.
 
-    def _stat(self, path: str) -> Status | None:
+    def info(self, path, **_):
+        """`mtime` is in seconds; `checksum` the XXH3-64 of the content, in hexadecimal; `id`
+        differs for every content that was ever put."""
+        return _describe(self.client.stat(self._strip_protocol(path)))
+
+    def _type(self, path) -> str | None:
         try:
-            return self.client.stat(self._strip_protocol(path))
+            return cast(str, self.info(path)["type"])
         except NotFound:
             return None
 
-    def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """`mtime` is in seconds, `checksum` the XXH3-64 of the content in hexadecimal
-        digits; `id` is another one whenever the content is."""
-        return _describe(self.client.stat(self._strip_protocol(path)))
+    def exists(self, path, **_):
+        return self._type(path) is not None
 
-    def exists(self, path: str, **_: Any) -> bool:
-        return self._stat(path) is not None
+    def isdir(self, path):
+        return self._type(path) == "directory"
 
-    def isdir(self, path: str) -> bool:
-        status = self._stat(path)
-        return status is not None and status.directory
+    def isfile(self, path):
+        return self._type(path) == "file"
 
-    def isfile(self, path: str) -> bool:
-        status = self._stat(path)
-        return status is not None and not status.directory
-
-    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+    def ls(self, path, detail=True, **_):
         entries = self.client.list(self._strip_protocol(path))
         return [_describe(entry) if detail else entry.path for entry in entries]
 
-    def find(
-        self,
-        path: str,
-        maxdepth: int | None = None,
-        withdirs: bool = False,
-        detail: bool = False,
-        **_: Any,
-    ) -> Any:
+    def find(self, path, maxdepth=None, withdirs=False, detail=False, **_):
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
-        root = self._stat(path)
-        found: dict[str, Status] = {}
-        level = [root] if root else []
+        found: dict[str, dict[str, Any]] = {}
+        level: list[dict[str, Any]] = []
+        with suppress(NotFound):
+            level.append(self.info(path))
         depth = 0
         while level:
-            found |= {entry.path: entry for entry in level}
-            inner = [entry.path for entry in level if entry.directory]
+            found |= {entry["name"]: entry for entry in level}
+            directories = [entry["name"] for entry in level if entry["type"] == "directory"]
             level = []
-            if maxdepth is None or depth < maxdepth:
-                for directory in inner:
-                    with suppress(NotFound):  # It was deleted meanwhile.
-                        level += self.client.list(directory)
+            for directory in directories if maxdepth is None or depth < maxdepth else ():
+                with suppress(NotFound):  # It was deleted meanwhile.
+                    level += self.ls(directory)
             depth += 1
-        chosen = sorted(path for path in found if withdirs or not found[path].directory)
-        return {path: _describe(found[path]) for path in chosen} if detail else chosen
+        names = sorted(name for name in found if withdirs or found[name]["type"] == "file")
+        return {name: found[name] for name in names} if detail else names
 
-    def du(
-        self,
-        path: str,
-        total: bool = True,
-        maxdepth: int | None = None,
-        withdirs: bool = False,
-        **_: Any,
-    ) -> Any:
+    def du(self, path, total=True, maxdepth=None, withdirs=False, **_):
         if total and maxdepth is None:
             return self.client.summary(self._strip_protocol(path)).bytes
         found = self.find(path, maxdepth=maxdepth, withdirs=withdirs, detail=True)
         sizes = {name: info["size"] for name, info in found.items()}
         return sum(sizes.values()) if total else sizes
 
-    def checksum(self, path: str) -> int:
-        """The XXH3-64 of a file's content."""
-        return int(self.info(path)["checksum"], 16) if self.isfile(path) else super().checksum(path)
-
-    def ukey(self, path: str) -> str:
-        """Differs for every content that was ever put."""
-        info = self.info(path)
-        return f"{info['id']:x}-{info['checksum']}" if info["id"] else super().ukey(path)
-
-    def modified(self, path: str) -> datetime:
+    def modified(self, path):
         return datetime.fromtimestamp(self.info(path)["mtime"], tz=UTC)
 
-    def created(self, path: str) -> datetime:
-        """When the content was put. Raises PathIsDirectory: of those it is not known."""
+    def created(self, path):
+        """When this content was put. Raises PathIsDirectory: of those it is not known."""
         if self.isdir(path):
             raise PathIsDirectory(f"{path} is a directory: when it was made is not known")
         return self.modified(path)
 
     # Content.
 
-    def open(  # noqa: PLR0913
-        self,
-        path: str,
-        mode: str = "rb",
-        block_size: int | None = None,
-        cache_options: Any = None,
-        compression: str | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """As fsspec describes it, with modes rb, wb, xb and ab, and r, w, x and a for text."""
+    def open(self, path, mode="rb", block_size=None, cache_options=None, compression=None, **more):
+        """As fsspec says, for the modes rb, wb, xb, ab, and without `b` for text."""
         if "b" not in mode:
-            text = {key: kwargs.pop(key) for key in TEXT_OPTIONS if key in kwargs}
-            binary = mode.replace("t", "") + "b"
-            file = self.open(path, binary, block_size, compression=compression, **kwargs)
-            return _TextFile(file, **text)
-        file = super().open(path, mode, block_size, **kwargs)
+            text = {key: more.pop(key) for key in ("encoding", "errors", "newline") if key in more}
+            mode = mode.replace("t", "") + "b"
+            return _TextFile(self.open(path, mode, block_size, None, compression, **more), **text)
+        file = super().open(path, mode, block_size, **more)
         codec = get_compression(path, compression)
         if codec is None:
             return file
-        compressed = compr[codec](file, mode=mode[0])
-        return compressed if mode == "rb" else _CompressedFile(compressed, file)
+        wrapped = compr[codec](file, mode=mode[0])
+        return wrapped if mode == "rb" else _CompressedFile(wrapped, file)
+
+    def _open(self, path, mode="rb", block_size=None, autocommit=True, overwrite=None, **_):
+        if mode == "rb":
+            buffer_bytes = block_size if isinstance(block_size, int) else BUFFER_BYTES
+            return ReadFile(self, path, buffer_bytes=buffer_bytes)
+        if mode not in ("wb", "xb", "ab") or (mode == "ab" and not autocommit):
+            modes = "rb, wb, xb, ab" if autocommit else "rb, wb, xb (it is to be staged)"
+            raise BadRequest(f"open {path}: mode {mode!r} is none of {modes}")
+        overwrite = mode != "xb" if overwrite is None else overwrite
+        if not overwrite and self.exists(path):
+            raise AlreadyExists(f"{path} exists already")
+        if autocommit:
+            sink = self.client.open(path, "wb", overwrite=overwrite)
+        else:
+            sink = SpooledTemporaryFile(max_size=SPOOL_BYTES_MAX)  # noqa: SIM115
+        file = WriteFile(self, path, mode, overwrite=overwrite, sink=sink)
+        if mode == "ab" and self.exists(path):
+            self._copy_into(file, path)
+        return file
+
+    def _copy_into(self, file: WriteFile, path: str) -> None:
+        try:
+            with self.client.open(path) as source:
+                shutil.copyfileobj(source, file, self.blocksize)
+        except BaseException:
+            file.discard()
+            raise
+
+    def cat_file(self, path, start=None, end=None, **_):
+        start = start or 0
+        if start >= 0 and (end is None or end >= 0):
+            length = None if end is None else max(end - start, 0)
+            return self.client.read(self._strip_protocol(path), start, length)
+        with self.open(path) as file:
+            first, last, _ = slice(start, end).indices(file.size)
+            file.seek(first)
+            return file.read(max(last - first, 0))
+
+    def pipe(self, path, value=None, mode="overwrite", **_):
+        """Several files, as {path: value}, become visible in one step."""
+        given = path if isinstance(path, Mapping) else {path: value}
+        files = {self._strip_protocol(name): data for name, data in given.items()}
+        overwrite = mode != "create"
+        if not self._intrans:
+            if files:
+                self.client.write_many(files, overwrite=overwrite)
+            return
+        for name, data in files.items():
+            with self.open(name, "wb", overwrite=overwrite) as file:
+                file.write(data)
+
+    def pipe_file(self, path, value, mode="overwrite", **_):
+        self.pipe({path: value}, mode=mode)
+
+    def put_file(self, lpath, rpath, *args, mode="overwrite", **kwargs):
+        kwargs["overwrite"] = mode != "create"
+        super().put_file(lpath, rpath, *args, mode=mode, **kwargs)
+
+    def cp_file(self, path1, path2, **_):
+        try:
+            source = self.open(path1)
+        except PathIsDirectory:
+            self.makedirs(path2, exist_ok=True)
+            return
+        with source, self.open(path2, "wb") as target:
+            shutil.copyfileobj(source, target, self.blocksize)
+
+    def touch(self, path, truncate=True, **_):
+        """Raises NotImplementedError for a file that exists and must not be emptied."""
+        try:
+            self.pipe_file(path, b"", mode="overwrite" if truncate else "create")
+        except AlreadyExists:
+            raise NotImplementedError(f"{path}: its time cannot be changed alone") from None
+
+    # Moving and deleting.
+
+    def mkdir(self, path, create_parents=True, **_):
+        path = self._strip_protocol(path)
+        if not create_parents and self.info(self._parent(path))["type"] != "directory":
+            raise PathIsFile(f"{self._parent(path)} is a file")
+        if not self.client.mkdirs(path):
+            raise AlreadyExists(f"{path} exists already")
+
+    def makedirs(self, path, exist_ok=False):
+        if exist_ok:
+            self.client.mkdirs(self._strip_protocol(path))
+        else:
+            self.mkdir(path)
+
+    def rmdir(self, path):
+        """Raises DirectoryNotEmpty, NotFound, PathIsFile."""
+        if self.info(path)["type"] != "directory":
+            raise PathIsFile(f"{path} is a file")
+        self.client.delete(self._strip_protocol(path))
+
+    def rm_file(self, path):
+        if self.info(path)["type"] == "directory":
+            raise PathIsDirectory(f"{path} is a directory: delete it with rm(recursive=True)")
+        self.client.delete(self._strip_protocol(path))
+
+    def rm(self, path, recursive=False, maxdepth=None):
+        """A directory goes in one step, unless `maxdepth` spares what lies deeper.
+
+        A path that exists is taken literally, even if it looks like a pattern.
+        """
+        for one in path if isinstance(path, list) else [path]:
+            for found in self._match(one):
+                if not recursive:
+                    self.rm_file(found)
+                elif maxdepth is None:
+                    self.client.delete(found, recursive=True)
+                else:
+                    self._rm_shallow(found, maxdepth)
+
+    def _rm_shallow(self, path: str, maxdepth: int) -> None:
+        for inner in reversed(self.find(path, maxdepth=maxdepth, withdirs=True)):
+            with suppress(DirectoryNotEmpty):
+                self.client.delete(inner)
+
+    def _match(self, path) -> list[str]:
+        """What a path or a pattern means, the deepest first. Raises NotFound."""
+        path = self._strip_protocol(path)
+        found = [path] if self.exists(path) else self.glob(path) if has_magic(path) else []
+        if not found:
+            raise NotFound(f"{path}: no such file or directory")
+        return found[::-1]
+
+    def mv(self, path1, path2, recursive=False, maxdepth=None, **_):
+        """One path is moved in one step, into `path2` if that is a directory.
+
+        It may replace a file. Several (a list or a pattern) are copied, then deleted.
+        """
+        if isinstance(path1, list) or maxdepth is not None or not self.exists(path1):
+            super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth)
+            return
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if source == target:
+            return
+        if stringify_path(path2).endswith("/") or self.isdir(target):
+            target = f"{target.rstrip('/')}/{source.rpartition('/')[2]}"
+        try:
+            self.client.rename(source, target, overwrite=True)
+        except NotFound:
+            self.client.mkdirs(self._parent(target))
+            self.client.rename(source, target, overwrite=True)

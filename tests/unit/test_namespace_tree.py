@@ -345,9 +345,7 @@ def test_a_listing_is_in_order_and_follows_every_change(world: World) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
-def test_pages_give_every_entry_once_and_say_when_it_was_the_last(
-    world: World, limit: int
-) -> None:
+def test_pages_give_every_entry_once_and_say_when_it_was_the_last(world: World, limit: int) -> None:
     for n in range(7):
         world.put(f"/d/{n}")
     seen: list[str] = []

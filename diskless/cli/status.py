@@ -1,0 +1,121 @@
+"""`diskless status`: the leader's report as a table, once or again and again."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from diskless.cli import exits
+from diskless.cli.verb import Context, verb
+from diskless.config import format_bytes
+from diskless.errors import DisklessError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+INTERVAL_S = 1.0
+WIDTH_MAX = 200
+"""Where there is no terminal to fit in."""
+
+
+@verb(
+    "status",
+    examples=("diskless status", "diskless status --watch", "diskless status --json | jq .margin"),
+    statuses=exits.ASKING,
+)
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--interval", "interval_s", type=click.FloatRange(min=0.1), default=INTERVAL_S,
+              show_default=True, metavar="SECONDS", help="Between two looks, with --watch.")  # fmt: skip
+def command(context: Context, watch: bool, interval_s: float) -> None:
+    """Show agents, margin, stripes and sizes.
+
+    The margin is how many more losses everything that is stored survives.
+    """
+    client = context.connect()
+    if watch and context.json:
+        while True:
+            context.result(client.status())
+            time.sleep(interval_s)
+    elif watch:
+        _watch(client, interval_s)
+    elif context.json:
+        context.result(client.status())
+    else:
+        _console().print(render(client.status()))
+
+
+def _watch(client: Any, interval_s: float) -> None:
+    """A cluster that cannot be asked for a while is shown as such, and asked again."""
+    from rich.live import Live
+
+    with Live(render(client.status()), console=_console(), auto_refresh=False) as live:
+        while True:
+            time.sleep(interval_s)
+            try:
+                picture: RenderableType = render(client.status())
+            except DisklessError as error:
+                picture = f"{error.reason}: {error}"
+            live.update(picture, refresh=True)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH_MAX
+    return console
+
+
+def render(status: dict[str, Any]) -> "RenderableType":
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(*(Text(line) for line in summary_lines(status)), Text(""), _table(status))
+
+
+def summary_lines(status: dict[str, Any]) -> list[str]:
+    stripes, logical = status["stripes"], status["bytes_logical"]
+    stored = format_bytes(status["bytes_stored"])
+    if logical:
+        stored += f" ({status['bytes_stored'] / logical:.2f}x)"
+    lines = [
+        f"{status['name']}  {status['data_shards']}+{status['parity_shards']}  "
+        f"{_margin(status)}  leader {status['leader']}  id {status['cluster_id']}",
+        f"{status['files']} files, {format_bytes(logical)} logical, {stored} stored",
+        f"{stripes['total']} stripes: {stripes['healthy']} healthy, "
+        f"{stripes['degraded']} degraded, {stripes['lost']} lost",
+    ]
+    down = [agent["slot"] for agent in status["agents"] if agent["state"] != "up"]
+    if down:
+        lines.append(f"not up: {', '.join(down)}")
+    return lines
+
+
+def _margin(status: dict[str, Any]) -> str:
+    if status["margin"] < 0:
+        return "margin none: data is lost"
+    return f"margin {status['margin']}"
+
+
+def _table(status: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("agent", "state", "life", "pid", "address", "shards", "used", "of", "host"):
+        right = column in ("life", "pid", "shards", "used", "of")
+        table.add_column(column, justify="right" if right else "left", no_wrap=True)
+    for agent in status["agents"]:
+        color = {"up": "green", "down": "red"}.get(agent["state"], "yellow")
+        table.add_row(
+            agent["slot"],
+            f"[{color}]{agent['state']}[/]",
+            str(agent.get("incarnation", "")),
+            str(agent.get("pid", "")),
+            agent.get("address", ""),
+            str(agent.get("shards", "")),
+            format_bytes(agent.get("bytes_used", 0)),
+            format_bytes(agent.get("bytes_max", 0)),
+            agent.get("host", ""),
+        )
+    return table

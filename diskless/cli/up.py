@@ -1,0 +1,113 @@
+"""`diskless up`: settings from options, progress, and what the operator should know."""
+
+import sys
+from typing import Any
+
+import click
+
+from diskless.cli import exits
+from diskless.cli.verb import Context, verb
+from diskless.config import ClusterSettings, format_bytes, parse_bytes
+
+DEFAULTS = ClusterSettings()
+
+
+@verb(
+    "up",
+    examples=(
+        "diskless up",
+        "diskless up --agents 6 -m 4 -k 2 --memory 512MiB",
+        "diskless up --name night --ray-address auto",
+    ),
+    statuses=(
+        *exits.ASKING, exits.CLUSTER_EXISTS, exits.LAUNCH_FAILED,
+    ),
+)  # fmt: skip
+@click.option("--agents", type=int, default=DEFAULTS.agents, show_default=True,
+              help="How many agents, at least max(m+k, 2k+1).")
+@click.option("-m", "--data-shards", type=int, default=DEFAULTS.data_shards, show_default=True,
+              help="Data shards of a stripe.")
+@click.option("-k", "--parity-shards", type=int, default=DEFAULTS.parity_shards,
+              show_default=True, help="Parity shards: so many agents may die at once.")
+@click.option("--memory", default="512MiB", show_default=True, metavar="SIZE",
+              help="Memory of each agent.")
+@click.option("--name", metavar="NAME", help="Name of the cluster; the same as --cluster.")
+@click.option("--ray-address", default="", metavar="auto|HOST:PORT",
+              help="Use a Ray that runs already, instead of one of its own.")  # fmt: skip
+def command(
+    context: Context,
+    agents: int,
+    data_shards: int,
+    parity_shards: int,
+    memory: str,
+    name: str | None,
+    ray_address: str,
+) -> None:
+    """Start a cluster and wait until every agent serves.
+
+    It stays up when the command returns. The agents are Ray actors, on a Ray that is
+    started for them on this host, or on yours. If the cluster runs already with the same
+    settings, nothing happens.
+    """
+    settings = ClusterSettings(
+        name=name or context.cluster or DEFAULTS.name,
+        agents=agents,
+        data_shards=data_shards,
+        parity_shards=parity_shards,
+        memory_bytes=parse_bytes(memory),
+    ).validate()
+    from diskless.launch import ray_cluster
+
+    with _Display(enabled=not context.json) as display:
+        started = ray_cluster.up(settings, ray_address=ray_address, progress=display.show)
+    _tell(context, settings, started)
+
+
+def _tell(context: Context, settings: ClusterSettings, started: Any) -> None:
+    m, k = settings.data_shards, settings.parity_shards
+    shape = f"{settings.agents} agents, {m}+{k}, {format_bytes(settings.memory_bytes)} each"
+    if started.fresh:
+        context.say(f"cluster {settings.name} is up: {shape}")
+    else:
+        context.say(
+            f"cluster {settings.name} is up already: {shape}, "
+            f"{started.agents_up} of {settings.agents} agents alive"
+        )
+    for line in started.advice:
+        context.warn(f"note: {line}")
+    context.result(
+        {
+            "name": settings.name,
+            "cluster_id": started.descriptor.cluster,
+            "started": started.fresh,
+            "agents_up": started.agents_up,
+            "gateways": [peer.gateway for peer in started.descriptor.gateways],
+            "settings": settings.to_dict(),
+            "advice": started.advice,
+        }
+    )
+
+
+class _Display:
+    """One line on the terminal that says what is awaited; nothing if there is none."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._status: Any = None
+        if enabled and sys.stderr.isatty():
+            from rich.console import Console
+
+            self._status = Console(stderr=True).status("looking around")
+
+    def show(self, what: str, done: int, total: int) -> None:
+        if self._status is not None:
+            text = "starting Ray" if what == "Ray" else f"agents that serve: {done} of {total}"
+            self._status.update(text)
+
+    def __enter__(self) -> "_Display":
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()

@@ -1,0 +1,499 @@
+"""Memory comes back: what is deleted, replaced, sparse or never finished is reclaimed.
+
+And nothing else is: readers of deleted files, slow uploads and full clusters keep what
+they need or fail in one clear line.
+"""
+
+import random
+import threading
+from dataclasses import replace
+
+import pytest
+
+from diskless.agent.shards import SHARD_OVERHEAD_BYTES
+from diskless.client import Client
+from diskless.config import KIB, MIB
+from diskless.errors import AlreadyExists, CapacityExceeded, NotFound, UploadLost
+from diskless.launch.local import LocalCluster
+from diskless.model import StripeId
+from tests.conftest import Connect, StartCluster
+from tests.support import (
+    BRISK,
+    CALM,
+    STRIPED,
+    bulk_gateway,
+    bytes_used,
+    content,
+    eventually,
+    leader,
+    on_loop,
+    record_of,
+    shards_stored,
+    stripes_of,
+)
+
+M, K = 4, 2
+
+
+def stripe_count(cluster: LocalCluster) -> int:
+    """Stripes that the namespace knows, freed ones too."""
+    return on_loop(cluster, lambda: len(leader(cluster).replica.state.ledger.entries))
+
+
+def live_bytes(cluster: LocalCluster) -> int:
+    return on_loop(cluster, lambda: leader(cluster).replica.state.bytes_logical)
+
+
+def is_tight(cluster: LocalCluster) -> bool:
+    """Stored bytes are at most 1.5 × (m+k)/m of the live ones, and little more."""
+    overhead = SHARD_OVERHEAD_BYTES * shards_stored(cluster) + 3 * 64 * KIB
+    return bytes_used(cluster) <= 1.5 * (M + K) / M * live_bytes(cluster) + overhead
+
+
+# Deleting and replacing
+
+
+def test_deleted_files_give_their_memory_back(start: StartCluster, connect: Connect) -> None:
+    cluster = start(tuning=STRIPED)
+    client = connect(cluster)
+    for n in range(4):
+        client.write(f"/d/{n}", content(3 * MIB, n))
+    client.write_many({f"/d/small/{n}": content(20 * KIB, n) for n in range(100)})
+    client.write("/keep", content(MIB))
+    assert bytes_used(cluster) > 1.5 * 14 * MIB
+    assert client.delete("/d", recursive=True)
+    eventually(lambda: stripe_count(cluster) == 1)
+    eventually(lambda: shards_stored(cluster) == M + K)
+    assert bytes_used(cluster) < 1.6 * MIB
+    assert client.read("/keep") == content(MIB)
+    client.delete("/keep")
+    eventually(lambda: bytes_used(cluster) == 0)
+
+
+def test_replaced_files_give_their_memory_back(start: StartCluster, connect: Connect) -> None:
+    cluster = start(tuning=STRIPED)
+    client = connect(cluster)
+    for version in range(12):
+        client.write("/same", content(2 * MIB + 5, version), overwrite=True)
+    client.write("/other", content(MIB))
+    client.rename("/same", "/other", overwrite=True)
+    eventually(lambda: is_tight(cluster))
+    eventually(lambda: shards_stored(cluster) == 3 * (M + K))
+    assert client.read("/other") == content(2 * MIB + 5, 11)
+
+
+def test_nothing_is_freed_before_its_delay(start: StartCluster, connect: Connect) -> None:
+    cluster = start(tuning=replace(STRIPED, free_delay_s=3600.0))
+    client = connect(cluster)
+    client.write("/gone", content(2 * MIB))
+    client.delete("/gone")
+    before = bytes_used(cluster)
+    for _ in range(3):
+        cluster.run(leader(cluster).janitor.reap())
+    assert bytes_used(cluster) == before
+
+
+# Readers of what is gone
+
+
+def test_a_reader_finishes_a_file_that_was_deleted_or_replaced_meanwhile(
+    start: StartCluster, connect: Connect
+) -> None:
+    cluster = start(tuning=replace(STRIPED, free_delay_s=30.0))
+    client = connect(cluster)
+    old = content(5 * MIB, "old")
+    for path in ("/deleted", "/replaced", "/moved"):
+        client.write(path, old)
+    with (
+        client.open("/deleted") as deleted,
+        client.open("/replaced") as replaced,
+        client.open("/moved") as moved,
+    ):
+        start_of = [file.read(100_000) for file in (deleted, replaced, moved)]
+        client.delete("/deleted")
+        client.write("/replaced", content(5 * MIB, "new"), overwrite=True)
+        client.rename("/moved", "/elsewhere")
+        for first, file in zip(start_of, (deleted, replaced, moved), strict=True):
+            assert first + file.read() == old
+    assert client.read("/replaced") == content(5 * MIB, "new")
+    with pytest.raises(NotFound):
+        client.read("/deleted")
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_reader_that_comes_too_late_gets_not_found_and_never_other_bytes(
+    start: StartCluster, connect: Connect, how: str
+) -> None:
+    cluster = start(tuning=STRIPED)
+    client = connect(cluster)
+    old = content(6 * MIB, "old")
+    client.write("/file", old)
+    with client.open("/file") as file:
+        assert file.read(MIB) == old[:MIB]
+        freed = {stripe.id for stripe in stripes_of(cluster, "/file")}
+        client.delete("/file")
+        if how == "replaced":
+            client.write("/file", content(6 * MIB, "new"))
+        known = leader(cluster).replica.state.ledger.entries
+        eventually(lambda: not on_loop(cluster, lambda: freed & known.keys()))
+        ahead = 5 * MIB  # what was read ahead may still be given, and no more
+        with pytest.raises(NotFound):
+            got = b""
+            while more := file.read(MIB):
+                got += more
+                assert got == old[MIB : MIB + len(got)]
+                assert len(got) < ahead
+
+
+def test_readers_during_churn_see_one_version_or_none(
+    start: StartCluster, connect: Connect
+) -> None:
+    """With next to no delay of freeing, so that many readers do come too late."""
+    cluster = start(tuning=replace(STRIPED, free_delay_s=0.01, janitor_interval_s=0.02))
+    writer = connect(cluster)
+    versions = {version: content(2 * MIB + version, version) for version in range(40)}
+    writer.write("/file", versions[0])
+    done = threading.Event()
+    problems: list[str] = []
+    outcomes: list[str] = []
+
+    def read(client: Client) -> None:
+        while not done.is_set():
+            try:
+                with client.open("/file") as file:
+                    data = file.read()
+            except NotFound:
+                outcomes.append("late")
+                continue
+            if data != versions.get(len(data) - 2 * MIB):
+                problems.append(f"{len(data)} bytes of no version")
+            outcomes.append("read")
+
+    readers = [threading.Thread(target=read, args=(connect(cluster),)) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for version in range(1, 40):
+        writer.write("/file", versions[version], overwrite=True)
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert not problems
+    assert "read" in outcomes
+
+
+# Packing
+
+
+def test_half_dead_stripes_are_repacked(start: StartCluster, connect: Connect) -> None:
+    cluster = start(tuning=STRIPED)
+    client = connect(cluster)
+    files = {f"/{n:03}": content(20 * KIB, n) for n in range(200)}  # four stripes
+    client.write_many(files)
+    before = {stripe.id for path in files for stripe in stripes_of(cluster, path)}
+    assert len(before) == 4
+    kept = {path: data for n, (path, data) in enumerate(files.items()) if n % 4 == 0}
+    for path in files.keys() - kept.keys():
+        client.delete(path)
+    eventually(lambda: not before & {s.id for p in kept for s in stripes_of(cluster, p)})
+    eventually(lambda: stripe_count(cluster) == 1)
+    eventually(lambda: is_tight(cluster))
+    assert {path: client.read(path) for path in kept} == kept
+
+
+def test_a_stripe_that_was_sparse_from_the_start_is_repacked(
+    start: StartCluster, connect: Connect
+) -> None:
+    """Puts that gathered in one stripe, of which most were refused."""
+    cluster = start(tuning=STRIPED)
+    clients = [connect(cluster) for _ in range(12)]
+    clients[0].write("/taken", content(60 * KIB))
+    together = threading.Barrier(len(clients))
+
+    def write(client: Client, path: str) -> None:
+        together.wait()
+        try:
+            client.write(path, content(60 * KIB))
+        except AlreadyExists:
+            assert path == "/taken"
+
+    for turn in range(4):
+        threads = [
+            threading.Thread(target=write, args=(client, "/taken" if n % 6 else f"/{turn}-{n}"))
+            for n, client in enumerate(clients)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    eventually(lambda: is_tight(cluster))
+    for path in ("/taken", *(f"/{turn}-{n}" for turn in range(4) for n in (0, 6))):
+        assert clients[0].read(path) == content(60 * KIB)
+
+
+def test_repacking_leaves_files_that_change_meanwhile_alone(
+    start: StartCluster, connect: Connect
+) -> None:
+    cluster = start(tuning=CALM)
+    client = connect(cluster)
+    files = {f"/{n:02}": content(20 * KIB, n) for n in range(50)}
+    client.write_many(files)
+    kept = [f"/{n:02}" for n in range(0, 50, 5)]
+    for path in files.keys() - set(kept):
+        client.delete(path)
+    moving = threading.Thread(
+        target=lambda: [cluster.run(leader(cluster).janitor.repack()) for _ in range(50)]
+    )
+    moving.start()
+    for turn in range(50):
+        path = kept[turn % len(kept)]
+        files[path] = content(20 * KIB, ("new", turn))
+        client.write(path, files[path], overwrite=True)
+        if turn % 10 == 0:
+            client.rename(path, path + "-moved")
+            files[path + "-moved"] = files.pop(path)
+            kept[turn % len(kept)] = path + "-moved"
+    moving.join()
+    assert {path: client.read(path) for path in kept} == {path: files[path] for path in kept}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_after_churn_stored_bytes_stay_within_bounds(
+    start: StartCluster, connect: Connect, seed: int
+) -> None:
+    """Overwrites and deletes at random, all kinds of sizes; every file reads right throughout."""
+    cluster = start(tuning=BRISK)
+    client = connect(cluster)
+    chance = random.Random(seed)
+    files: dict[str, bytes] = {}
+    sizes = [0, 100, 3 * KIB, 10 * KIB, 20 * KIB, 60 * KIB, 100 * KIB, 700 * KIB, 2 * MIB + 17]
+    for turn in range(400):
+        paths = [f"/{chance.randrange(60)}" for _ in range(chance.choice([1, 1, 1, 8]))]
+        if chance.random() < 0.25:
+            for path in paths:
+                assert client.delete(path) == (files.pop(path, None) is not None)
+        else:
+            new = {path: content(chance.choice(sizes), (turn, path)) for path in paths}
+            client.write_many(new, overwrite=True)
+            files |= new
+        if files and turn % 5 == 0:
+            path = chance.choice(list(files))
+            assert client.read(path) == files[path], f"seed {seed}, turn {turn}, {path}"
+    eventually(lambda: is_tight(cluster))
+    for path, data in files.items():
+        assert client.read(path) == data, f"seed {seed}, {path}"
+    client.delete("/", recursive=True)
+    eventually(lambda: bytes_used(cluster) == 0)
+
+
+# Demotion
+
+
+def test_larger_inline_files_move_into_stripes_and_small_ones_stay(
+    start: StartCluster, connect: Connect
+) -> None:
+    cluster = start(tuning=BRISK)
+    client = connect(cluster)
+    small = {f"/small/{size}": content(size) for size in (0, 1, 100, 4 * KIB)}
+    larger = {f"/larger/{n}": content(5 * KIB + n) for n in range(10)}
+    for path, data in (small | larger).items():
+        client.write(path, data)
+        assert record_of(cluster, path).inline == data
+    eventually(lambda: all(record_of(cluster, path).inline is None for path in larger))
+    assert all(record_of(cluster, path).inline is not None for path in small)
+    assert {path: client.read(path) for path in small | larger} == small | larger
+    state = leader(cluster).replica.state
+    assert state.bytes_inline == sum(len(data) for data in small.values())
+
+
+def test_inline_bytes_are_capped(start: StartCluster, connect: Connect) -> None:
+    """Above a tenth of an agent's memory small files take the stripe path."""
+    cluster = start(tuning=replace(CALM, inline_bytes_max=64 * KIB), memory="16MiB")
+    client = connect(cluster)
+    for n in range(60):
+        client.write(f"/{n}", content(60 * KIB, n))
+        leader(cluster).roster.inline_room = None  # as good as the next beat
+        on_loop(cluster, leader(cluster).monitor.publish)
+        eventually(lambda: leader(cluster).roster.inline_room is not None)
+    assert leader(cluster).replica.state.bytes_inline <= 1.7 * MIB
+    assert record_of(cluster, "/59").inline is None
+    for n in range(60):
+        assert client.read(f"/{n}") == content(60 * KIB, n)
+
+
+# What was never finished
+
+
+def test_shards_of_an_upload_that_was_given_up_are_dropped(
+    start: StartCluster, connect: Connect
+) -> None:
+    cluster = start(tuning=STRIPED)
+    client = connect(cluster)
+    client.write("/keep", content(MIB))
+    file = client.open("/never", "wb")
+    file.write(content(5 * MIB))
+    eventually(lambda: shards_stored(cluster) >= 4 * (M + K))
+    file.discard()  # type: ignore[attr-defined]
+    eventually(lambda: shards_stored(cluster) == M + K)
+    assert not client.exists("/never")
+    assert client.read("/keep") == content(MIB)
+
+
+def test_shards_of_an_upload_whose_client_vanished_are_fenced_and_dropped(
+    start: StartCluster, connect: Connect
+) -> None:
+    cluster = start(tuning=STRIPED)
+    client = connect(cluster)
+    file = client.open("/never", "wb")
+    file.write(content(5 * MIB))
+    eventually(lambda: shards_stored(cluster) >= 4 * (M + K))
+    eventually(lambda: shards_stored(cluster) == 0)
+    with pytest.raises(UploadLost):
+        file.close()
+    assert not client.exists("/never")
+
+
+def test_shards_of_an_upload_whose_agent_restarted_are_fenced_and_dropped(
+    start: StartCluster, connect: Connect
+) -> None:
+    cluster = start(agents=7, tuning=STRIPED)
+    client, gateway = _client_of_another_than_the_leader(cluster, connect)
+    client.delete("/bulk-gateway")
+    file = client.open("/never", "wb")
+    file.write(content(5 * MIB))
+    eventually(lambda: shards_stored(cluster) >= 4 * (M + K))
+    cluster.kill(gateway)
+    cluster.revive(gateway)
+    eventually(lambda: shards_stored(cluster) == 0)
+    with pytest.raises(UploadLost):
+        file.close()
+
+
+def test_a_commit_of_a_fenced_stripe_is_refused(start: StartCluster, connect: Connect) -> None:
+    """The upload is forgotten, its client comes with the sealed stripes to another agent."""
+    cluster = start(agents=7, tuning=replace(STRIPED, orphan_delay_s=0.4))
+    client, gateway = _client_of_another_than_the_leader(cluster, connect)
+    file = client.open("/late", "wb")
+    for n in range(20):  # more than a client keeps: it was told of sealed stripes
+        file.write(content(MIB, n))
+    mine = {id_ for node in cluster.nodes.values() for id_ in node.shards._stripes}
+    assert {StripeId.parse(id_).slot for id_ in mine} == {gateway}
+    eventually(lambda: shards_stored(cluster) == 2 * (M + K))  # those of /bulk-gateway
+    cluster.kill(gateway)
+    with pytest.raises(UploadLost):
+        file.close()
+    assert not client.exists("/late")
+
+
+def test_a_slow_upload_is_never_dropped(start: StartCluster, connect: Connect) -> None:
+    """It lasts three times as long as the delay after which unknown stripes are examined."""
+    cluster = start(tuning=STRIPED)
+    client = connect(cluster)
+    data = content(16 * MIB)
+    reviewed_s = on_loop(cluster, lambda: leader(cluster).shards._now_s())
+    with client.open("/slow", "wb") as file:
+        for at in range(0, len(data), MIB):
+            file.write(data[at : at + MIB])
+            _pass_time(cluster, 0.2)
+        oldest_s = min(leader(cluster).shards._unconfirmed_since.values())
+        assert on_loop(cluster, lambda: leader(cluster).shards._now_s()) - oldest_s > 2.0
+        assert oldest_s - reviewed_s < 1.0
+    assert client.read("/slow") == data
+    # What came later proves that the janitor was at work all the time.
+    eventually(lambda: not leader(cluster).shards._unconfirmed_since)
+
+
+def test_a_slow_upload_survives_the_restart_of_its_agent(
+    start: StartCluster, connect: Connect
+) -> None:
+    """The agent that takes it over holds the stripes that the dead one had sealed."""
+    cluster = start(agents=7, tuning=STRIPED)
+    client, gateway = _client_of_another_than_the_leader(cluster, connect)
+    data = content(30 * MIB)
+    with client.open("/slow", "wb") as file:
+        file.write(data[: 14 * MIB])
+        cluster.kill(gateway)
+        cluster.revive(gateway)
+        for at in range(14 * MIB, len(data), MIB):
+            file.write(data[at : at + MIB])
+            _pass_time(cluster, 0.15)
+    assert client.read("/slow") == data
+
+
+def _pass_time(cluster: LocalCluster, seconds: float) -> None:
+    """Waits for the agents' clock: what is under test is that time passes."""
+    now_s = leader(cluster).shards._now_s
+    end_s = now_s() + seconds
+    eventually(lambda: now_s() >= end_s)
+
+
+def _client_of_another_than_the_leader(
+    cluster: LocalCluster, connect: Connect
+) -> tuple[Client, int]:
+    while True:
+        client = connect(cluster)
+        gateway = bulk_gateway(cluster, client)
+        if gateway != 0:
+            return client, gateway
+
+
+# Full
+
+
+def fill(client: Client, *, size: int) -> list[str]:
+    """Writes files until there is no room; the error is one clear line."""
+    paths: list[str] = []
+    with pytest.raises(CapacityExceeded) as caught:
+        while True:
+            path = f"/{size}/{len(paths)}"
+            client.write(path, content(size, path))
+            paths.append(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "agents are full" in message
+    assert "delete files" in message
+    return paths
+
+
+@pytest.mark.parametrize("size", [300 * KIB, MIB, 5 * MIB], ids=["part", "stripe", "several"])
+def test_a_full_cluster_refuses_loses_nothing_and_accepts_again_after_deletes(
+    start: StartCluster, connect: Connect, size: int
+) -> None:
+    cluster = start(memory="16MiB", tuning=STRIPED)
+    client = connect(cluster)
+    paths = fill(client, size=size)
+    room = 16 * MIB * 6
+    assert 1.5 * size * len(paths) > 0.85 * room - 2 * 1.5 * 5 * MIB  # it was really full
+    for node in cluster.nodes.values():
+        assert node.shards.bytes_used <= node.shards.bytes_max
+    refused = f"/{size}/{len(paths)}"
+    assert not client.exists(refused)
+    for path in paths:
+        assert client.read(path) == content(size, path)
+    for path in paths[: len(paths) // 2]:
+        client.delete(path)
+    eventually(lambda: _accepts(client, refused, content(size)))
+    assert client.read(refused) == content(size)
+    for path in paths[len(paths) // 2 :]:
+        assert client.read(path) == content(size, path)
+
+
+def test_an_overwrite_refused_for_lack_of_room_leaves_the_old_file(
+    start: StartCluster, connect: Connect
+) -> None:
+    cluster = start(memory="16MiB", tuning=STRIPED)
+    client = connect(cluster)
+    paths = fill(client, size=5 * MIB)
+    with pytest.raises(CapacityExceeded):
+        client.write(paths[0], content(20 * MIB), overwrite=True)
+    with pytest.raises(CapacityExceeded):
+        client.write_many({paths[0]: b"small", "/new": content(20 * MIB)}, overwrite=True)
+    assert client.read(paths[0]) == content(5 * MIB, paths[0])
+    assert not client.exists("/new")
+
+
+def _accepts(client: Client, path: str, data: bytes) -> bool:
+    try:
+        client.write(path, data)
+    except CapacityExceeded:
+        return False
+    return True
