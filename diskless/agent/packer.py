@@ -142,7 +142,7 @@ class Packer:
         """
         del self._flushes[task]
         if size > 1 and not self._flushes:
-            self._company = size
+            self._company = size + len(self._waiting)
             asyncio.get_running_loop().call_later(GATHER_S, self._stop_gathering)
         self._start_flush()
 
