@@ -37,7 +37,8 @@ FLUSH_PUTS_MAX = 512
 FLUSHES_MAX = 8
 PATIENCE_S = 0.05
 """A flush that takes longer lets the next one start beside it."""
-GATHER_S = 0.001
+GATHER_S_MAX = 0.004
+"""The longest that a flush waits for company; never longer than the last one took."""
 STALE_RETRIES_MAX = 20
 STALE_PAUSE_S = 0.1
 
@@ -140,10 +141,11 @@ class Packer:
         Then the same clients are about to come back: waiting for them a moment makes
         one full flush of what would else become two half-empty ones.
         """
-        del self._flushes[task]
+        loop = asyncio.get_running_loop()
+        took_s = loop.time() - self._flushes.pop(task)
         if size > 1 and not self._flushes:
             self._company = size + len(self._waiting)
-            asyncio.get_running_loop().call_later(GATHER_S, self._stop_gathering)
+            loop.call_later(min(took_s, GATHER_S_MAX), self._stop_gathering)
         self._start_flush()
 
     def _stop_gathering(self) -> None:

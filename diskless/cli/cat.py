@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import sys
 from typing import IO, TYPE_CHECKING
 
@@ -48,7 +49,8 @@ def command(context: Context, paths: tuple[str, ...]) -> None:
 def _write_json(client: "Client", path: str) -> None:
     """Piece by piece: a large file need not fit in memory here either."""
     with client.open(path) as file:
-        head = {"path": path, "size": client.stat(path).size}
+        head = {"path": path, "size": file.seek(0, os.SEEK_END)}
+        file.seek(0)
         sys.stdout.write(json.dumps(head)[:-1] + ', "base64": "')
         _write_base64(file)
         sys.stdout.write('"}')

@@ -40,7 +40,9 @@ def kill(context: Context, slots: tuple[str, ...], stay_dead: bool, force: bool)
         context.say(f"killed {slot_name(victim.slot)} (pid {victim.pid}); {future}")
     context.result(
         {
-            "killed": [{"slot": slot_name(v.slot), "pid": v.pid, "node": v.node.id} for v in victims],
+            "killed": [
+                {"slot": slot_name(v.slot), "pid": v.pid, "node": v.node.id} for v in victims
+            ],
             "stay_dead": stay_dead,
         }
     )

@@ -23,14 +23,32 @@ DEFAULTS = ClusterSettings()
         *exits.ASKING, exits.CLUSTER_EXISTS, exits.LAUNCH_FAILED,
     ),
 )  # fmt: skip
-@click.option("--agents", type=int, default=DEFAULTS.agents, show_default=True,
-              help="How many agents, at least max(m+k, 2k+1).")
-@click.option("-m", "--data-shards", type=int, default=DEFAULTS.data_shards, show_default=True,
-              help="Data shards of a stripe.")
-@click.option("-k", "--parity-shards", type=int, default=DEFAULTS.parity_shards,
-              show_default=True, help="Parity shards: so many agents may die at once.")
-@click.option("--memory", default="512MiB", show_default=True, metavar="SIZE",
-              help="Memory of each agent.")
+@click.option(
+    "--agents",
+    type=int,
+    default=DEFAULTS.agents,
+    show_default=True,
+    help="How many agents, at least max(m+k, 2k+1).",
+)
+@click.option(
+    "-m",
+    "--data-shards",
+    type=int,
+    default=DEFAULTS.data_shards,
+    show_default=True,
+    help="Data shards of a stripe.",
+)
+@click.option(
+    "-k",
+    "--parity-shards",
+    type=int,
+    default=DEFAULTS.parity_shards,
+    show_default=True,
+    help="Parity shards: so many agents may die at once.",
+)
+@click.option(
+    "--memory", default="512MiB", show_default=True, metavar="SIZE", help="Memory of each agent."
+)
 @click.option("--name", metavar="NAME", help="Name of the cluster; the same as --cluster.")
 @click.option("--ray-address", default="", metavar="auto|HOST:PORT",
               help="Use a Ray that runs already, instead of one of its own.")  # fmt: skip

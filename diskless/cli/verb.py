@@ -47,7 +47,9 @@ class Context:
         try:
             client = connect(cluster, timeout_s=self.timeout_s)
         except (DeadlineExceeded, Unavailable) as error:
-            raise type(error)(f"{error}; if the cluster is dead: {advice_for_dead(known.name)}") from error
+            raise type(error)(
+                f"{error}; if the cluster is dead: {advice_for_dead(known.name)}"
+            ) from error
         click.get_current_context().call_on_close(client.close)
         return client
 
