@@ -17,7 +17,7 @@ VERSION = 1
 NO_LEADER = 0xFFFF
 ROSTER_MASK = 0xFFFF
 
-META_BYTES_MAX = MIB
+META_BYTES_MAX = 4 * MIB
 PAYLOAD_BYTES_MAX = 4 * MIB
 HELLO_BYTES_MAX = 4 * KIB
 """Largest body (meta and payload) of the first frame, from a client not yet trusted."""

@@ -394,7 +394,7 @@ def test_a_garbled_reply_drops_the_connection_and_another_agent_answers(cluster,
             stranger.sendall(noise + b"{}xx")
             stranger.close()
 
-    thread = threading.Thread(target=babble)
+    thread = threading.Thread(target=babble, daemon=True)
     thread.start()
     noisy = Peer(9, "127.0.0.1:1", str(path), "here", True)
     seeds = Descriptor(
