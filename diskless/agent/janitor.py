@@ -37,6 +37,8 @@ DEAD_SHARE_MAX = 1.4
 """Payload kept for each live byte before fuller stripes are repacked too."""
 PRESSURE_SHARE = 0.9
 PRESSED_FREE_DELAY_S = 2.0
+FULL_REVIEW_S = 600.0
+"""How often an agent has all its shards judged, in case an order to drop went astray."""
 NO_MORE = 2**62
 """A fence above every stripe of a writer that has no future."""
 
@@ -53,9 +55,13 @@ class Sweeper:
         self._tuning = tuning
 
     async def run(self) -> None:
+        doubted_s = asyncio.get_running_loop().time()
         while True:
             await asyncio.sleep(self._tuning.janitor_interval_s)
             self._uploads.expire()
+            if asyncio.get_running_loop().time() - doubted_s > FULL_REVIEW_S:
+                doubted_s = asyncio.get_running_loop().time()
+                self._shards.doubt_all()
             try:
                 await self.review()
             except DisklessError as error:

@@ -7,7 +7,7 @@ the same life answers again it is marked up again and keeps its shards.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from diskless.agent.ports import Beat, Hold, LeaderPeers, Pulse
 from diskless.agent.replica import Replica, Router
@@ -34,9 +34,12 @@ class Member:
         holds: Callable[[], Iterable[Hold]],
         messages_sent: Callable[[], int],
         corrupt_shards_seen: Callable[[], int],
+        retain: Callable[[Collection[str]], None],
     ) -> None:
+        """`retain` is told which addresses agents have, to forget all others."""
         self._roster = roster
         self._shards = shards
+        self._retain = retain
         self._holds = holds
         self._messages_sent = messages_sent
         self._corrupt_shards_seen = corrupt_shards_seen
@@ -66,6 +69,7 @@ class Member:
     def learn(self, *, version: int, agents: Iterable[AgentInfo]) -> None:
         before = self._roster.agents.get(self._roster.slot)
         self._roster.update(version=version, agents=agents)
+        self._retain(self._roster.addresses())
         after = self._roster.agents.get(self._roster.slot)
         if before is not None and after is not None and after.up and not before.up:
             self._shards.doubt_all()  # orders to drop may have passed us by
@@ -167,7 +171,7 @@ class Monitor:
             started_s = asyncio.get_running_loop().time()
             try:
                 pulse = await self._peers.beat(
-                    agent.address, self._beat_for(agent), timeout_s=self._timeout_s
+                    agent, self._beat_for(agent), timeout_s=self._timeout_s
                 )
             except Unavailable as error:
                 attempts += 1

@@ -21,6 +21,7 @@ from diskless.errors import (
     AlreadyExists,
     BadRequest,
     DisklessError,
+    InternalError,
     PathIsDirectory,
     PathIsFile,
     StaleShards,
@@ -120,7 +121,7 @@ class Packer:
             self._company = 0
             task = asyncio.create_task(self._flush(group))
             self._flushes[task] = now
-            task.add_done_callback(partial(self._flush_ended, len(group)))
+            task.add_done_callback(partial(self._flush_ended, group))
         if self._waiting and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._on_timer)
 
@@ -135,7 +136,7 @@ class Packer:
             now - started >= PATIENCE_S for started in self._flushes.values()
         )
 
-    def _flush_ended(self, size: int, task: asyncio.Task[None]) -> None:
+    def _flush_ended(self, group: list[_Waiting], task: asyncio.Task[None]) -> None:
         """Starts the next flush, at once unless the last one had company.
 
         Then the same clients are about to come back: waiting for them a moment makes
@@ -143,8 +144,12 @@ class Packer:
         """
         loop = asyncio.get_running_loop()
         took_s = loop.time() - self._flushes.pop(task)
-        if size > 1 and not self._flushes:
-            self._company = size + len(self._waiting)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a flush failed", exc_info=error)
+            for waiting in group:
+                _fail(waiting, InternalError(f"{type(error).__name__}: {error}"))
+        if len(group) > 1 and not self._flushes:
+            self._company = len(group) + len(self._waiting)
             loop.call_later(min(took_s, GATHER_S_MAX), self._stop_gathering)
         self._start_flush()
 
@@ -163,17 +168,13 @@ class Packer:
         return [waiting for waiting in taken if not waiting.future.done()]
 
     async def _flush(self, group: list[_Waiting]) -> None:
-        """Never raises: every put of the group gets its answer or its error."""
+        """Every put of the group gets its answer or its error, or is tried again."""
         try:
             results = await self._commit_group(group)
         except DisklessError as error:
             for waiting in group:
                 _fail(waiting, error)
             return
-        except Exception:
-            for waiting in group:
-                waiting.future.cancel()
-            raise
         for waiting, result in zip(group, results, strict=True):
             if isinstance(result, c.Done):
                 if not waiting.future.done():

@@ -74,14 +74,14 @@ class Pulse(Struct, frozen=True):
 class LeaderPeers(Protocol):
     """The namespace on another agent, and the leader's heartbeats to it."""
 
-    async def execute(self, address: str, command: c.Command) -> tuple[c.Result, ...]:
-        """Has the leader at `address` run a command. Raises NotLeader, Unavailable."""
+    async def execute(self, slot: int, address: str, command: c.Command) -> tuple[c.Result, ...]:
+        """Has the agent there run a command. Raises NotLeader, Unavailable."""
         ...
 
-    async def query(self, address: str, query: Query) -> Any:
-        """Asks the leader at `address`. Raises what the query does, NotLeader, Unavailable."""
+    async def query(self, slot: int, address: str, query: Query) -> Any:
+        """Asks the agent there. Raises what the query does, NotLeader, Unavailable."""
         ...
 
-    async def beat(self, address: str, beat: Beat, *, timeout_s: float) -> Pulse:
+    async def beat(self, agent: AgentInfo, beat: Beat, *, timeout_s: float) -> Pulse:
         """Raises Unavailable."""
         ...

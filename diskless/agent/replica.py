@@ -102,7 +102,7 @@ class Router:
         if self._replica.leads:
             return await self._replica.execute(command)
         results: tuple[c.Result, ...] = await self._retry(
-            lambda address: self._peers.execute(address, command)
+            lambda address: self._peers.execute(LEADER_SLOT, address, command)
         )
         return results
 
@@ -116,7 +116,7 @@ class Router:
     async def query(self, query: q.Query) -> Any:
         if self._replica.leads:
             return self._replica.answer(query)
-        return await self._retry(lambda address: self._peers.query(address, query))
+        return await self._retry(lambda address: self._peers.query(LEADER_SLOT, address, query))
 
     async def _retry(self, ask: Callable[[str], Coroutine[Any, Any, Any]]) -> Any:
         last: DisklessError = Unavailable(f"{slot_name(LEADER_SLOT)} has not been found yet")

@@ -53,6 +53,9 @@ class Roster:
             until = None
         return until is not None
 
+    def addresses(self) -> set[str]:
+        return {agent.address for agent in self.agents.values()} | set(self._seeds.values())
+
     def address_of(self, slot: int) -> str | None:
         agent = self.agents.get(slot)
         return agent.address if agent is not None else self._seeds.get(slot)

@@ -75,7 +75,8 @@ class Upload:
     def close(self) -> None:
         """Ends the upload: what it sealed is committed, or is given up."""
         for task in self._seals:
-            task.cancel()
+            if not task.cancel() and not task.cancelled() and task.exception() is None:
+                self._writer.release(task.result())  # sealed, but nobody asked since
         for stripe in self._sealed:
             self._writer.release(stripe)
 
@@ -141,6 +142,11 @@ class Uploads:
             upload.close()
         if self._uploads.get(number) is upload:
             self._uploads.pop(number, None)
+
+    def close_all(self) -> None:
+        """The agent stops: nothing goes on being sealed."""
+        for number in list(self._uploads):
+            self.close(number)
 
     def expire(self) -> None:
         """Forgets uploads at rest."""

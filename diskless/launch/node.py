@@ -104,6 +104,7 @@ class Node:
             holds=self._holds,
             messages_sent=lambda: self.peers.messages_sent,
             corrupt_shards_seen=lambda: self.reader.corrupt_shards_seen,
+            retain=self.peers.retain,
         )
         self.monitor = Monitor(
             slot=self.slot,
@@ -138,7 +139,11 @@ class Node:
         self.replica.report = lambda: json.dumps(reporter.report()).encode()
         self.replica.on_roster = self.monitor.publish
         self.server = AgentServer(
-            secret=settings.secret, shards=self.shards, namespace=self.replica, member=self.member
+            slot=self.slot,
+            secret=settings.secret,
+            shards=self.shards,
+            namespace=self.replica,
+            member=self.member,
         )
         door = ClientDoor(
             settings=cluster,
@@ -191,6 +196,7 @@ class Node:
             task.cancel()
         self.monitor.stop()
         await self.gateway.stop()
+        self.uploads.close_all()
         await self.server.stop()
         await self.peers.close()
 

@@ -4,7 +4,8 @@ A stream for each service and address, opened on first use and kept. Counts ever
 message it sends, because a message is what costs.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import grpc.aio
@@ -13,7 +14,7 @@ import msgspec
 from diskless.agent.ports import Beat, Buffer, Hold, Pulse
 from diskless.config import Tuning
 from diskless.errors import error_from_wire
-from diskless.model import AgentInfo
+from diskless.model import AgentInfo, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Link
@@ -23,6 +24,7 @@ from diskless.rpc.services import (
     NAMESPACE,
     SECRET_KEY,
     SHARDS,
+    SLOT_KEY,
     Service,
 )
 from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
@@ -32,9 +34,10 @@ class Peers:
     """Implements ShardPeers and LeaderPeers over gRPC."""
 
     def __init__(self, *, secret: str, tuning: Tuning) -> None:
-        self._metadata = ((SECRET_KEY, secret),)
+        self._secret = secret
         self._tuning = tuning
-        self._links: dict[tuple[str, str], tuple[grpc.aio.Channel, Link]] = {}
+        self._links: dict[tuple[str, int, str], tuple[grpc.aio.Channel, Link]] = {}
+        self._closing: set[asyncio.Future[None]] = set()
         self.messages_sent = 0
 
     async def store(
@@ -45,6 +48,7 @@ class Peers:
         )
         answer, _ = await self._call(
             SHARDS,
+            agent.slot,
             agent.address,
             shards_pb2.ShardCall(store=store),
             payload=data,
@@ -60,6 +64,7 @@ class Peers:
         )
         answer, payload = await self._call(
             SHARDS,
+            agent.slot,
             agent.address,
             shards_pb2.ShardCall(fetch=fetch),
             timeout_s=self._tuning.fetch_timeout_s,
@@ -68,26 +73,30 @@ class Peers:
 
     async def drop(self, agent: AgentInfo, stripes: Sequence[str]) -> None:
         call = shards_pb2.ShardCall(drop=shards_pb2.DropStripes(stripes=stripes))
-        await self._call(SHARDS, agent.address, call, timeout_s=self._tuning.store_timeout_s)
+        await self._call(
+            SHARDS, agent.slot, agent.address, call, timeout_s=self._tuning.store_timeout_s
+        )
 
-    async def execute(self, address: str, command: c.Command) -> tuple[c.Result, ...]:
+    async def execute(self, slot: int, address: str, command: c.Command) -> tuple[c.Result, ...]:
         call = namespace_pb2.NamespaceCall(command=c.encode(command))
-        answer = await self._ask_namespace(address, call)
+        answer = await self._ask_namespace(slot, address, call)
         return c.decode_results(answer.result)
 
-    async def query(self, address: str, query: q.Query) -> Any:
+    async def query(self, slot: int, address: str, query: q.Query) -> Any:
         call = namespace_pb2.NamespaceCall(query=q.encode(query))
-        answer = await self._ask_namespace(address, call)
+        answer = await self._ask_namespace(slot, address, call)
         return q.decode_answer(query, answer.result)
 
-    async def beat(self, address: str, beat: Beat, *, timeout_s: float) -> Pulse:
+    async def beat(self, agent: AgentInfo, beat: Beat, *, timeout_s: float) -> Pulse:
         call = membership_pb2.Beat(
             leader=beat.leader,
             roster_version=beat.roster_version,
             roster=b"" if beat.roster is None else msgspec.msgpack.encode(beat.roster),
             inline_room=beat.inline_room,
         )
-        answer, _ = await self._call(MEMBERSHIP, address, call, timeout_s=timeout_s)
+        answer, _ = await self._call(
+            MEMBERSHIP, agent.slot, agent.address, call, timeout_s=timeout_s
+        )
         return Pulse(
             boot=answer.boot,
             roster_version=answer.roster_version,
@@ -105,35 +114,37 @@ class Peers:
             link.close()
             await channel.close()
 
-    async def _ask_namespace(self, address: str, call: Any) -> Any:
+    async def _ask_namespace(self, slot: int, address: str, call: Any) -> Any:
         answer, _ = await self._call(
-            NAMESPACE, address, call, timeout_s=self._tuning.store_timeout_s
+            NAMESPACE, slot, address, call, timeout_s=self._tuning.store_timeout_s
         )
         return answer
 
     async def _call(
         self,
         service: Service,
+        slot: int,
         address: str,
         call: Any,
         *,
         payload: Buffer | None = None,
         timeout_s: float,
     ) -> tuple[Any, memoryview]:
-        link = self._link(service, address)
+        link = self._link(service, slot, address)
         answer, data = await link.call(call, payload, timeout_s=timeout_s)
         if answer.HasField("refusal"):
             raise error_from_wire(answer.refusal.reason, answer.refusal.message)
         return answer, data
 
-    def _link(self, service: Service, address: str) -> Link:
-        key = (service.method, address)
+    def _link(self, service: Service, slot: int, address: str) -> Link:
+        key = (service.method, slot, address)
         if key not in self._links:
             channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
             stream = channel.stream_stream(service.method)
+            metadata = ((SECRET_KEY, self._secret), (SLOT_KEY, str(slot)))
             link = Link(
-                lambda: stream(metadata=self._metadata),
-                peer=address,
+                lambda: stream(metadata=metadata),
+                peer=f"{slot_name(slot)} at {address}",
                 join=service.calls.join,
                 split=service.answers.split,
                 count_message=self._count_message,
@@ -141,10 +152,14 @@ class Peers:
             self._links[key] = channel, link
         return self._links[key][1]
 
-    def forget(self, address: str) -> None:
-        """Closes the streams to an address that no agent has any more."""
-        for key in [key for key in self._links if key[1] == address]:
-            self._links.pop(key)[1].close()
+    def retain(self, addresses: Collection[str]) -> None:
+        """Closes the streams to addresses that no agent has any more."""
+        for key in [key for key in self._links if key[2] not in addresses]:
+            channel, link = self._links.pop(key)
+            link.close()
+            task = asyncio.ensure_future(channel.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     def _count_message(self) -> None:
         self.messages_sent += 1

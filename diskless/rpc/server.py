@@ -12,7 +12,7 @@ import msgspec
 from diskless.agent.ports import Beat, Pulse
 from diskless.agent.shards import ShardStore
 from diskless.errors import BadFrame, BadRequest
-from diskless.model import AgentInfo
+from diskless.model import AgentInfo, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Handler, Item, serve
@@ -22,6 +22,7 @@ from diskless.rpc.services import (
     NAMESPACE,
     SECRET_KEY,
     SHARDS,
+    SLOT_KEY,
     Service,
 )
 from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
@@ -48,8 +49,15 @@ class AgentServer:
     """Serves the shards, the namespace and the membership of one agent."""
 
     def __init__(
-        self, *, secret: str, shards: ShardStore, namespace: Namespace, member: Member
+        self,
+        *,
+        slot: int,
+        secret: str,
+        shards: ShardStore,
+        namespace: Namespace,
+        member: Member,
     ) -> None:
+        self._slot = slot
         self._secret = secret.encode()
         self._shards = shards
         self._namespace = namespace
@@ -82,13 +90,7 @@ class AgentServer:
 
     def _exchange(self, service: Service, handle: Handler) -> grpc.GenericRpcHandler:
         async def run(requests: Any, context: grpc.aio.ServicerContext) -> None:
-            given = dict(context.invocation_metadata() or ()).get(SECRET_KEY, "")
-            given = given.encode() if isinstance(given, str) else given
-            if not hmac.compare_digest(given, self._secret):
-                log.warning("call without the secret refused peer=%s", context.peer())
-                await context.abort(
-                    grpc.StatusCode.UNAUTHENTICATED, "the cluster's secret is missing or wrong"
-                )
+            await self._admit(context)
             await serve(
                 requests,
                 context,
@@ -101,6 +103,21 @@ class AgentServer:
         name, method = service.method.removeprefix("/").split("/")
         handler = grpc.stream_stream_rpc_method_handler(run)
         return grpc.method_handlers_generic_handler(name, {method: handler})
+
+    async def _admit(self, context: grpc.aio.ServicerContext) -> None:
+        """Aborts a stream without the secret, and one that is meant for another agent."""
+        given = dict(context.invocation_metadata() or ())
+        secret = given.get(SECRET_KEY, "")
+        secret = secret.encode() if isinstance(secret, str) else secret
+        if not hmac.compare_digest(secret, self._secret):
+            log.warning("call without the secret refused peer=%s", context.peer())
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, "the cluster's secret is missing or wrong"
+            )
+        if given.get(SLOT_KEY) != str(self._slot):
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, f"this is {slot_name(self._slot)}"
+            )
 
     def _on_shards(self, call: Any, payload: memoryview) -> Item:
         match call.WhichOneof("call"):

@@ -11,6 +11,9 @@ from diskless.rpc.v1 import common_pb2, membership_pb2, namespace_pb2, shards_pb
 
 SECRET_KEY = "diskless-secret"
 """gRPC metadata that every call must carry."""
+SLOT_KEY = "diskless-slot"
+"""The slot that the caller means. A restarted agent may get the port of another, and a
+shard that is stored on the wrong agent is a shard less than the namespace believes."""
 
 MESSAGE_BYTES_MAX = 16 << 20
 
