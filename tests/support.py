@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import diskless
 from diskless.agent.shards import ShardStore
@@ -117,6 +117,18 @@ def bulk_gateway(cluster: LocalCluster, client: Client) -> int:
     """The slot of the agent that takes this client's large files: it numbers their stripes."""
     client.write("/bulk-gateway", content(2 * MIB), overwrite=True)
     return StripeId.parse(stripes_of(cluster, "/bulk-gateway")[0].id).slot
+
+
+def connect_to_follower(
+    cluster: LocalCluster, connect: Callable[[LocalCluster], Client]
+) -> tuple[Client, int]:
+    """A client whose bulk goes through an agent that may be killed, and that agent's slot."""
+    while True:
+        client = connect(cluster)
+        gateway = bulk_gateway(cluster, client)
+        client.delete("/bulk-gateway")
+        if gateway != 0:
+            return client, gateway
 
 
 def needed_shards(stripe: Stripe, record: FileRecord) -> set[int]:
@@ -231,7 +243,8 @@ def flipped(data: bytes, bit: int) -> bytes:
 class Relay:
     """Stands before an agent's gRPC door: passes bytes on, holds them back, or refuses.
 
-    The agent itself, its memory and its incarnation stay as they are.
+    The agent itself, its memory and its incarnation stay as they are. Use it in a `with`
+    block: beyond that the agent cannot be reached.
     """
 
     def __init__(self, cluster: LocalCluster, slot: int) -> None:
@@ -245,6 +258,12 @@ class Relay:
         self._pipes: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         cluster.run(self._move_in())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cut()
 
     def hold(self) -> None:
         """From now on the agent is silent: connections stay open and nothing passes."""
@@ -275,6 +294,7 @@ class Relay:
     async def _cut(self) -> None:
         assert self._server is not None
         self._server.close()
+        self._flowing.set()
         for writer in self._writers:
             writer.transport.abort()
         for pipe in self._pipes:

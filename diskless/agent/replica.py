@@ -38,7 +38,12 @@ class Replica:
 
     @property
     def leads(self) -> bool:
-        return self._slot == LEADER_SLOT and self._formed
+        return self.is_here and self._formed
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this agent is the one to ask, even if it has forgotten everything."""
+        return self._slot == LEADER_SLOT
 
     def form(self) -> None:
         """Begins an empty namespace. Only `diskless up` may ask for it, once: an agent
@@ -77,7 +82,7 @@ class Replica:
                 self.undecided_since.setdefault((who.slot, who.incarnation), self._now_ms() / 1000)
 
     def _check_leads(self) -> None:
-        if self._slot != LEADER_SLOT:
+        if not self.is_here:
             raise NotLeader(f"{slot_name(self._slot)} does not lead: ask {slot_name(LEADER_SLOT)}")
         if not self._formed:
             raise NamespaceLost(
@@ -99,7 +104,7 @@ class Router:
 
     async def execute(self, command: c.Command) -> tuple[c.Result, ...]:
         """Raises Unavailable when no leader answered within the deadline."""
-        if self._replica.leads:
+        if self._replica.is_here:
             return await self._replica.execute(command)
         results: tuple[c.Result, ...] = await self._retry(
             lambda address: self._peers.execute(LEADER_SLOT, address, command)
@@ -114,7 +119,7 @@ class Router:
         return result
 
     async def query(self, query: q.Query) -> Any:
-        if self._replica.leads:
+        if self._replica.is_here:
             return self._replica.answer(query)
         return await self._retry(lambda address: self._peers.query(LEADER_SLOT, address, query))
 

@@ -22,6 +22,7 @@ def command() -> None:
     "kill",
     examples=("diskless chaos kill 2", "diskless chaos kill agent-2 agent-5 --stay-dead"),
     statuses=STATUSES,
+    through_client=False,
 )
 @click.argument("slots", nargs=-1, required=True, metavar="SLOT...")
 @click.option("--stay-dead", is_flag=True, help="Ray shall not restart them.")
@@ -48,7 +49,12 @@ def kill(context: Context, slots: tuple[str, ...], stay_dead: bool, force: bool)
     )
 
 
-@verb("revive", examples=("diskless chaos revive 2 5",), statuses=STATUSES)
+@verb(
+    "revive",
+    examples=("diskless chaos revive 2 5",),
+    statuses=STATUSES,
+    through_client=False,
+)
 @click.argument("slots", nargs=-1, required=True, metavar="SLOT...")
 def revive(context: Context, slots: tuple[str, ...]) -> None:
     """Start dead agents again, and wait until they serve.

@@ -9,6 +9,7 @@ from diskless.cli.verb import Context, verb
 @verb(
     "down",
     examples=("diskless down", "diskless down --discard", "diskless down --cluster night"),
+    through_client=False,
     statuses=(exits.NO_CLUSTER, exits.FILES_EXIST, exits.LAUNCH_FAILED),
 )
 @click.option("--discard", is_flag=True, help="Also if it holds files: they are lost.")

@@ -12,9 +12,11 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import click
 
+from diskless import __version__
 from diskless.cli import exits
 from diskless.cli.verb import Context, shared_options
 from diskless.errors import DisklessError
@@ -44,8 +46,25 @@ _LOCAL_EXITS: dict[type[OSError], int] = {
 }
 
 
+class OutputClosed(Exception):
+    """Nobody reads our output any more."""
+
+
+class Interrupted(Exception):
+    """The user pressed Ctrl-C."""
+
+
 class Verbs(click.Group):
     """Imports a verb's module when it is used; the list of verbs imports none."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        # Click would exit with 1 for the one and print an empty line for the other.
+        except BrokenPipeError as error:
+            raise OutputClosed from error
+        except KeyboardInterrupt as error:
+            raise Interrupted from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -75,7 +94,7 @@ class Verbs(click.Group):
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @shared_options
-@click.version_option(package_name="diskless", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """A checkpoint store for Spark in the memory of the cluster, Reed-Solomon coded.
 
@@ -86,32 +105,31 @@ def cli() -> None:
 
 def main() -> None:
     """The console script."""
+    signal.signal(signal.SIGTERM, _terminated)
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one verb and gives its exit status. Nothing but SystemExit's kin gets out."""
     as_json = _wants_json(arguments)
-    with suppress(ValueError):  # Not in the main thread: then nobody signals us.
-        signal.signal(signal.SIGTERM, _terminated)
     try:
         outcome = cli.main(
             args=list(arguments), prog_name="diskless", obj=Context(), standalone_mode=False
         )
         sys.stdout.flush()
         return outcome if isinstance(outcome, int) else exits.OK
-    except BaseException as error:  # noqa: BLE001 - the edge of the process
+    except BaseException as error:
         if os.environ.get(DEBUG_VARIABLE) and not isinstance(error, click.ClickException):
             raise
         return _fail(error, as_json=as_json)
 
 
 def _fail(error: BaseException, *, as_json: bool) -> int:
-    if isinstance(error, KeyboardInterrupt | click.Abort):
+    if isinstance(error, KeyboardInterrupt | Interrupted | click.Abort):
         return exits.INTERRUPTED
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else exits.FAILED
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, BrokenPipeError | OutputClosed):
         # The interpreter would complain again when it flushes stdout at its end.
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

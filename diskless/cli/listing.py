@@ -1,9 +1,12 @@
 """How entries of the namespace are shown: a line for people, an object for programs."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from diskless.config import format_bytes
 
 if TYPE_CHECKING:
     from diskless.gateway.messages import Status
@@ -12,6 +15,13 @@ if TYPE_CHECKING:
 def as_object(status: "Status") -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(status)
     return found
+
+
+def tally(files: Sequence[Mapping[str, Any]], took_s: float) -> str:
+    """`3 files, 1.2 MiB, in 0.4 s`."""
+    count = "1 file" if len(files) == 1 else f"{len(files)} files"
+    size = sum(file["size"] for file in files)
+    return f"{count}, {format_bytes(size)}, in {took_s:.1f} s"
 
 
 def as_time(mtime_ms: int) -> str:

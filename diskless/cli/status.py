@@ -24,8 +24,15 @@ WIDTH_MAX = 200
     statuses=exits.ASKING,
 )
 @click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
-@click.option("--interval", "interval_s", type=click.FloatRange(min=0.1), default=INTERVAL_S,
-              show_default=True, metavar="SECONDS", help="Between two looks, with --watch.")  # fmt: skip
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=0.1),
+    default=INTERVAL_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two looks, with --watch.",
+)
 def command(context: Context, watch: bool, interval_s: float) -> None:
     """Show agents, margin, stripes and sizes.
 
@@ -76,14 +83,14 @@ def render(status: dict[str, Any]) -> "RenderableType":
 
 def summary_lines(status: dict[str, Any]) -> list[str]:
     stripes, logical = status["stripes"], status["bytes_logical"]
-    stored = format_bytes(status["bytes_stored"])
+    stored = f"{format_bytes(status['bytes_stored'])} stored"
     if logical:
         stored += f" ({status['bytes_stored'] / logical:.2f}x)"
     lines = [
         f"{status['name']}  {status['data_shards']}+{status['parity_shards']}  "
         f"{_margin(status)}  leader {status['leader']}  id {status['cluster_id']}",
-        f"{status['files']} files, {format_bytes(logical)} logical, {stored} stored",
-        f"{stripes['total']} stripes: {stripes['healthy']} healthy, "
+        f"files: {status['files']}, {format_bytes(logical)} logical, {stored}",
+        f"stripes: {stripes['total']}, {stripes['healthy']} healthy, "
         f"{stripes['degraded']} degraded, {stripes['lost']} lost",
     ]
     down = [agent["slot"] for agent in status["agents"] if agent["state"] != "up"]

@@ -19,10 +19,14 @@ DEFAULTS = ClusterSettings()
         "diskless up --agents 6 -m 4 -k 2 --memory 512MiB",
         "diskless up --name night --ray-address auto",
     ),
+    through_client=False,
     statuses=(
-        *exits.ASKING, exits.CLUSTER_EXISTS, exits.LAUNCH_FAILED,
+        exits.UNAVAILABLE,
+        exits.CLUSTER_EXISTS,
+        exits.LAUNCH_FAILED,
+        exits.NAMESPACE_LOST,
     ),
-)  # fmt: skip
+)
 @click.option(
     "--agents",
     type=int,

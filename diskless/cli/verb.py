@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from diskless.cli import exits
-from diskless.errors import BadRequest, DeadlineExceeded, NoCluster, Unavailable
+from diskless.errors import BadRequest, DeadlineExceeded, Unavailable
 
 if TYPE_CHECKING:
     from diskless.client import Client
 
 CLUSTER_VARIABLE = "DISKLESS_CLUSTER"
 TIMEOUT_S = 30.0
+
+SHARED = ("cluster", "timeout_s", "json")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,6 +39,7 @@ class Context:
         """
         from diskless.client import connect
         from diskless.client.descriptor import resolve
+        from diskless.launch.record import advice_for_dead, refuse_dead
 
         clusters = {target.cluster for target in targets} or {self.cluster}
         if len(clusters) > 1:
@@ -47,9 +50,8 @@ class Context:
         try:
             client = connect(cluster, timeout_s=self.timeout_s)
         except (DeadlineExceeded, Unavailable) as error:
-            raise type(error)(
-                f"{error}; if the cluster is dead: {advice_for_dead(known.name)}"
-            ) from error
+            advice = f"if the cluster is dead, {advice_for_dead(known)}"
+            raise type(error)(f"{error}; {advice}") from error
         click.get_current_context().call_on_close(client.close)
         return client
 
@@ -122,26 +124,6 @@ class Target:
         return f"{self.path.rstrip('/')}/{name}"
 
 
-def refuse_dead(known: Any) -> None:
-    """Says at once what a deadline would say late. Raises NoCluster, Unavailable."""
-    if not known.ray:
-        return
-    from diskless.launch.record import has_ended
-
-    if not known.gateways:
-        raise NoCluster(
-            f"cluster {known.name!r} never came up completely: {advice_for_dead(known.name)}"
-        )
-    if has_ended(known):
-        raise Unavailable(
-            f"cluster {known.name!r} is dead (its Ray has ended): {advice_for_dead(known.name)}"
-        )
-
-
-def advice_for_dead(name: str) -> str:
-    return f"`diskless down --discard --cluster {name}`, then `diskless up`"
-
-
 class Verb(click.Command):
     """A command whose help ends with examples and exit statuses."""
 
@@ -161,9 +143,9 @@ class Verb(click.Command):
 
 
 def verb(
-    name: str, *, examples: Sequence[str], statuses: Sequence[int]
+    name: str, *, examples: Sequence[str], statuses: Sequence[int], through_client: bool = True
 ) -> Callable[[Callable[..., Any]], Verb]:
-    """Makes a verb of a function."""
+    """Makes a verb of a function. Without a client there is no use for --timeout."""
 
     def wrap(function: Callable[..., Any]) -> Verb:
         made = click.command(
@@ -174,6 +156,9 @@ def verb(
             context_settings={"help_option_names": ["-h", "--help"]},
         )(shared_options(click.pass_obj(function)))
         assert isinstance(made, Verb)
+        if not through_client:
+            made.params = [option for option in made.params if option.name != "timeout_s"]
+        made.params.sort(key=lambda parameter: parameter.name in SHARED)  # Its own come first.
         return made
 
     return wrap

@@ -3,7 +3,8 @@
 It owns the pool of idle connections, the roster and the session. Threads share a Caller;
 a connection is with one thread at a time and comes back only with nothing under way.
 A mutation keeps its (session, sequence) over all its attempts, so that it happens once;
-it gets a new pair only if it was never sent under the old one.
+it gets a new pair only if it was never sent under the old one. A forked child begins anew:
+it shares neither connections nor the session.
 """
 
 import itertools
@@ -12,8 +13,8 @@ import secrets
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -54,12 +55,11 @@ class Caller:
         self.closed = False
         self._descriptor = descriptor
         self._cluster = descriptor.cluster
-        self._reset()
+        self._begin()
+        _callers.add(self)
 
-    def _reset(self) -> None:
-        """Begins anew: also in a forked child, which must share neither sockets nor session."""
-        self._pid = os.getpid()
-        self._label = f"{socket.gethostname()}:{self._pid}"
+    def _begin(self) -> None:
+        self._label = f"{socket.gethostname()}:{os.getpid()}"
         self._lock = threading.Lock()
         self._refreshing = threading.Lock()
         self._session_lock = threading.Lock()
@@ -170,7 +170,6 @@ class Caller:
         return reply
 
     def _current_session(self, attempts: Attempts) -> int:
-        self._notice_fork()
         with self._session_lock:
             if self._session is None:
                 reply = self._call(Kind.SESSION, Empty(), (), attempts)
@@ -185,15 +184,14 @@ class Caller:
     # Connections.
 
     def take(self, *, bulk: bool, deadline: float) -> Connection:
-        """A connection for this thread alone. Raises Unavailable, Unauthorized.
+        """A connection for this thread alone. Raises Unavailable, Unauthorized, NoCluster.
 
         Give it back with `give_back`, or `drop` it if it broke.
         """
         if self.closed:
             raise ValueError("the client is closed")
-        self._notice_fork()
         now = time.monotonic()
-        if self._routes.all_failed(now):
+        if self._routes.all_failed():
             self._reread_descriptor()
         connection = self._connect(self._routes.pick(bulk=bulk, now=now), deadline)
         if self._routes.is_outdated(now):
@@ -290,12 +288,29 @@ class Caller:
             connection.close()
 
     def _reread_descriptor(self) -> None:
-        """Every agent we know of failed: perhaps all have been started anew elsewhere."""
-        with suppress(NoCluster):
-            found = descriptors.resolve(self._descriptor.name)
-            if found.cluster == self._cluster:
-                self._routes.add(found.gateways)
+        """Every agent we know of failed: perhaps all have been started anew elsewhere.
 
-    def _notice_fork(self) -> None:
-        if os.getpid() != self._pid:
-            self._reset()
+        Raises NoCluster if the name has come to mean another cluster: ours is gone then.
+        """
+        try:
+            found = descriptors.resolve(self._descriptor.name)
+        except NoCluster:
+            return
+        if found.cluster == self._cluster:
+            self._routes.add(found.gateways)
+        elif found.cluster and self._cluster:
+            raise NoCluster(
+                f"cluster {found.name} was replaced: {self._cluster} does not answer, "
+                f"the name means {found.cluster} now; connect again"
+            )
+
+
+_callers: weakref.WeakSet[Caller] = weakref.WeakSet()
+
+
+def _begin_all_anew() -> None:
+    for caller in list(_callers):
+        caller._begin()
+
+
+os.register_at_fork(after_in_child=_begin_all_anew)

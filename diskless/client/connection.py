@@ -4,11 +4,16 @@ It owns its socket and nothing else. One thread at a time uses it. It never retr
 either gives the reply to a request or, if anything about the stream is wrong (closed,
 silent, garbled), closes itself and raises Unavailable; after that it is useless.
 A refusal is a reply like any other, with `error` set.
+
+The stream belongs to the process that opened it: in a forked child every connection is
+closed from the start, without a word on the stream.
 """
 
+import atexit
 import os
 import socket
 import time
+import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -72,15 +77,22 @@ class Connection:
         self.peer = peer
         self.leader = 0
         self.roster = 0
-        self.usable = True
         self.idle_since = 0.0
         self.welcome: messages.Welcome | None = None
         self._socket = sock
+        self._finalizer = weakref.finalize(self, sock.close)
+        self._finalizer.atexit = False  # `_close_all` is for that, and later.
         self._expected: dict[int, _Expected] = {}
         self._number = 0
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._start = 0
         self._end = 0
+        _connections.add(self)
+
+    @property
+    def usable(self) -> bool:
+        """Until it is closed."""
+        return self._finalizer.alive
 
     @property
     def outstanding(self) -> int:
@@ -148,8 +160,8 @@ class Connection:
 
     def is_stale(self) -> bool:
         """Whether an idle connection was closed at the other end, or is out of step."""
-        self._socket.settimeout(0)
         try:
+            self._socket.settimeout(0)
             self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
@@ -158,7 +170,7 @@ class Connection:
         return True
 
     def close(self) -> None:
-        self.usable = False
+        self._finalizer.detach()
         self._socket.close()
 
     # Bytes.
@@ -222,6 +234,8 @@ class Connection:
         left = deadline - time.monotonic()
         if left <= 0:
             raise self._broken("did not answer in time")
+        if not self.usable:
+            raise self._broken("was closed at this end")
         self._socket.settimeout(left)
 
     # What can be wrong.
@@ -241,6 +255,18 @@ class Connection:
     def _broken(self, why: str) -> Unavailable:
         self.close()
         return Unavailable(f"{describe(self.peer)} {why}")
+
+
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for connection in list(_connections):
+        connection.close()
+
+
+os.register_at_fork(after_in_child=_close_all)
+atexit.register(_close_all)
 
 
 def describe(peer: Peer) -> str:

@@ -11,8 +11,9 @@ descriptor, or its secret in the environment, like any other client.
 
 What fsspec leaves open is settled like this:
 
-- A file appears when it is closed: not before, not if its `with` block raised (also as
-  text, compressed, or through `fsspec.open`), and not if it is garbage collected.
+- A file appears when it is closed: not before, not if its `with` block raised, and not if
+  it is garbage collected. In text mode, with compression and through `fsspec.open` there is
+  a wrapper of fsspec's on top, which closes the file, and so commits it, in all these cases.
 - Directories are real. They are made as needed by what is put into them, stay when they
   are empty, and are moved or deleted with all they hold in one step.
 - `exists`, `isdir` and `isfile` raise if the cluster cannot be asked: a checkpoint out of
@@ -23,32 +24,31 @@ What fsspec leaves open is settled like this:
   of them. Deleting, moving and making directories happen at once, also in there.
 """
 
-import io
-import logging
-import mmap
 import shutil
-import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from glob import has_magic
 from tempfile import SpooledTemporaryFile
-from types import FrameType
-from typing import IO, Any, cast
+from typing import Any, cast
 
 from fsspec import AbstractFileSystem
 from fsspec.compression import compr
-from fsspec.core import OpenFile, get_compression
-from fsspec.transaction import Transaction
+from fsspec.core import get_compression
 from fsspec.utils import stringify_path
 
 from diskless.client.client import BUFFER_BYTES, TIMEOUT_S, Client, connect
-from diskless.client.connection import Buffer
 from diskless.client.descriptor import SCHEME, parse_uri, resolve
-from diskless.client.files import Reader, Writer
-from diskless.config import MIB
+from diskless.client.fsspec_files import (
+    SPOOL_BYTES_MAX,
+    CompressedFile,
+    DisklessTransaction,
+    ReadFile,
+    WriteFile,
+    describe,
+)
 from diskless.errors import (
     AlreadyExists,
     BadRequest,
@@ -58,237 +58,18 @@ from diskless.errors import (
     PathIsDirectory,
     PathIsFile,
 )
-from diskless.gateway.messages import Status
 from diskless.paths import normalize
 
 CLIENTS_MAX = 8
 """Clients that instances share: fsspec makes an instance for every thread."""
 RESOLVE_INTERVAL_S = 1.0
 """How often a cluster's name is looked up again."""
-SPOOL_BYTES_MAX = 16 * MIB
-"""A larger file of a transaction waits in a temporary file, not in memory."""
-FRAMES_MAX = 10
-"""How far up the stack `fsspec.open` is looked for."""
-
-log = logging.getLogger(__name__)
 
 
 @lru_cache(maxsize=CLIENTS_MAX)
 def _client_of(authority: str, cluster: str, timeout_s: float) -> Client:
     """`cluster` is the id that the authority means now; "" if that is not known."""
     return connect(f"{SCHEME}://{authority}/", timeout_s=timeout_s)
-
-
-def _describe(status: Status) -> dict[str, Any]:
-    return {
-        "name": status.path,
-        "size": status.size,
-        "type": "directory" if status.directory else "file",
-        "mtime": status.mtime_ms / 1000,
-        "id": status.id,
-        "checksum": status.checksum,
-    }
-
-
-class ReadFile(io.BufferedReader):
-    """A file opened for reading: the content that its path had then."""
-
-    mode = "rb"
-
-    def __init__(self, fs: "DisklessFileSystem", path: str, *, buffer_bytes: int) -> None:
-        raw = cast(Reader, cast(io.BufferedReader, fs.client.open(path)).detach())
-        super().__init__(raw, buffer_bytes)
-        self.fs = fs
-        self.path = path
-        self.size = raw.status.size
-        self._status = raw.status
-
-    def info(self) -> dict[str, Any]:
-        return _describe(self._status)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.fs, self.path, self.tell())
-
-
-def _reopen(fs: "DisklessFileSystem", path: str, position: int) -> ReadFile:
-    file: ReadFile = fs.open(path)
-    file.seek(position)
-    return file
-
-
-class _Discarding:
-    """Files of which nothing becomes visible after an exception, or if nobody closes them."""
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
-
-    def __del__(self) -> None:
-        # io.IOBase would close it, which would make half a file visible.
-        with suppress(ValueError):  # From text that was detached from its file.
-            if not self.closed:
-                if self.writable():
-                    log.warning("file discarded reason=never-closed file=%r", self)
-                self.discard()
-
-
-class WriteFile(_Discarding, io.RawIOBase):
-    """A new file. It appears when it is closed, or waits then if it is `staged`."""
-
-    def __init__(
-        self,
-        fs: "DisklessFileSystem",
-        path: str,
-        mode: str,
-        *,
-        overwrite: bool,
-        sink: Writer | SpooledTemporaryFile[bytes],
-    ) -> None:
-        self.fs = fs
-        self.path = path
-        self.mode = mode
-        self.overwrite = overwrite
-        self.autocommit = isinstance(sink, Writer)
-        self._sink = sink
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.path}>"
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._sink.tell()
-
-    def write(self, data: Any, /) -> int:
-        return self._sink.write(data)
-
-    def close(self) -> None:
-        if self.closed:
-            return
-        try:
-            if _with_block_failed():
-                self.discard()
-            elif self.autocommit:
-                self._sink.close()
-        finally:
-            super().close()
-
-    @property
-    def waits(self) -> bool:
-        """Whether it is staged, and neither committed nor discarded."""
-        return not self.autocommit and not self._sink.closed
-
-    def commit(self) -> None:
-        """Makes a staged file visible, once it is closed."""
-        _commit(self.fs.client, [self])
-
-    def discard(self) -> None:
-        if isinstance(self._sink, Writer):
-            self._sink.discard()
-        else:
-            self._sink.close()
-        super().close()
-
-    def content(self) -> Buffer:
-        """The bytes of a staged file."""
-        spool = cast(SpooledTemporaryFile[bytes], self._sink)
-        size = spool.tell()
-        spool.seek(0)
-        if size <= SPOOL_BYTES_MAX:
-            return spool.read()
-        return memoryview(mmap.mmap(spool.fileno(), size, access=mmap.ACCESS_READ))
-
-
-def _commit(client: Client, files: Iterable[WriteFile]) -> None:
-    """Makes staged files visible in one step; of several for one path, the last.
-
-    If some of them may replace a file and some not, the latter are checked just before.
-    """
-    staged = {file.path: file for file in files if file.waits}
-    still_open = [path for path, file in staged.items() if not file.closed]
-    if still_open:
-        raise ValueError(f"nothing was stored, because these are still open: {still_open}")
-    overwrite = any(file.overwrite for file in staged.values())
-    for path, file in staged.items():
-        if overwrite and not file.overwrite and client.exists(path):
-            raise AlreadyExists(f"{path} exists already")
-    if staged:
-        contents = {path: file.content() for path, file in staged.items()}
-        client.write_many(contents, overwrite=overwrite)
-    for file in staged.values():
-        file.discard()
-
-
-class DisklessTransaction(Transaction):
-    """Its files become visible in one step when it ends, or none of them."""
-
-    def complete(self, commit: bool = True) -> None:
-        fs, files = self.fs, list(self.files)
-        try:
-            if commit:
-                _commit(fs.client, files)
-        finally:
-            for file in files:
-                file.discard()
-            self.files.clear()
-            fs._intrans, fs._transaction, self.fs = False, None, None
-
-
-class _TextFile(_Discarding, io.TextIOWrapper):
-    def discard(self) -> None:
-        if self.writable():
-            cast(WriteFile, self.buffer).discard()
-        self.close()
-
-
-class _CompressedFile(_Discarding, io.RawIOBase):
-    """A compressor and the file below it, which a compressor that is closed leaves open."""
-
-    def __init__(self, compressor: IO[bytes], file: WriteFile) -> None:
-        self._compressor = compressor
-        self._file = file
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        self._compressor.write(data)
-        return memoryview(data).nbytes
-
-    def close(self) -> None:
-        if self.closed:
-            return
-        try:
-            self._compressor.close()
-            self._file.close()
-        except BaseException:
-            self.discard()
-            raise
-        super().close()
-
-    def discard(self) -> None:
-        with suppress(DisklessError, OSError, ValueError):
-            self._compressor.close()  # What it still holds goes nowhere.
-        self._file.discard()
-        super().close()
-
-
-def _with_block_failed() -> bool:
-    """Whether what closes this file is a `with fsspec.open(...)` block that raised.
-
-    OpenFile closes its files without telling them, so its frame has to be asked.
-    """
-    frame: FrameType | None = sys._getframe()
-    for _ in range(FRAMES_MAX):
-        if frame is None:
-            break
-        if frame.f_code is OpenFile.__exit__.__code__:
-            return any(frame.f_locals.get("args", ()))
-        frame = frame.f_back
-    return False
 
 
 class DisklessFileSystem(AbstractFileSystem):
@@ -341,7 +122,7 @@ class DisklessFileSystem(AbstractFileSystem):
     def info(self, path, **_):
         """`mtime` is in seconds; `checksum` the XXH3-64 of the content, in hexadecimal; `id`
         differs for every content that was ever put."""
-        return _describe(self.client.stat(self._strip_protocol(path)))
+        return describe(self.client.stat(self._strip_protocol(path)))
 
     def _type(self, path) -> str | None:
         try:
@@ -360,7 +141,7 @@ class DisklessFileSystem(AbstractFileSystem):
 
     def ls(self, path, detail=True, **_):
         entries = self.client.list(self._strip_protocol(path))
-        return [_describe(entry) if detail else entry.path for entry in entries]
+        return [describe(entry) if detail else entry.path for entry in entries]
 
     def find(self, path, maxdepth=None, withdirs=False, detail=False, **_):
         if maxdepth is not None and maxdepth < 1:
@@ -401,16 +182,12 @@ class DisklessFileSystem(AbstractFileSystem):
 
     def open(self, path, mode="rb", block_size=None, cache_options=None, compression=None, **more):
         """As fsspec says, for the modes rb, wb, xb, ab, and without `b` for text."""
-        if "b" not in mode:
-            text = {key: more.pop(key) for key in ("encoding", "errors", "newline") if key in more}
-            mode = mode.replace("t", "") + "b"
-            return _TextFile(self.open(path, mode, block_size, None, compression, **more), **text)
-        file = super().open(path, mode, block_size, **more)
         codec = get_compression(path, compression)
-        if codec is None:
-            return file
-        wrapped = compr[codec](file, mode=mode[0])
-        return wrapped if mode == "rb" else _CompressedFile(wrapped, file)
+        if codec is None or "b" not in mode:
+            return super().open(path, mode, block_size, cache_options, codec, **more)
+        file = super().open(path, mode, block_size, cache_options, **more)
+        compressed = compr[codec](file, mode=mode[0])
+        return compressed if mode == "rb" else CompressedFile(compressed, file)
 
     def _open(self, path, mode="rb", block_size=None, autocommit=True, overwrite=None, **_):
         if mode == "rb":
@@ -448,6 +225,21 @@ class DisklessFileSystem(AbstractFileSystem):
             first, last, _ = slice(start, end).indices(file.size)
             file.seek(first)
             return file.read(max(last - first, 0))
+
+    def cat(self, path, recursive=False, on_error="raise", **kwargs):
+        if not recursive:
+            return super().cat(path, on_error=on_error, **kwargs)
+        given = path if isinstance(path, list) else [path]
+        contents: dict[str, bytes | DisklessError] = {}
+        for file in [file for one in given for top in self._match(one) for file in self.find(top)]:
+            try:
+                contents[file] = self.cat_file(file, **kwargs)
+            except DisklessError as error:
+                if on_error == "raise":
+                    raise
+                if on_error == "return":
+                    contents[file] = error
+        return contents
 
     def pipe(self, path, value=None, mode="overwrite", **_):
         """Several files, as {path: value}, become visible in one step."""

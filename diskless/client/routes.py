@@ -86,8 +86,11 @@ class Routes:
                 return peer
         return min(self._preferred, key=lambda peer: self._failed_until.get(address(peer), now))
 
-    def all_failed(self, now: float) -> bool:
-        return all(self._failed_lately(peer, now) for peer in self._preferred)
+    def all_failed(self) -> bool:
+        """Whether no agent has worked since it failed, however long ago that was."""
+        return bool(self._failed_until) and all(
+            address(peer) in self._failed_until for peer in self._preferred
+        )
 
     def failed(self, peer: Peer, now: float) -> None:
         self._failed_until[address(peer)] = now + SKIP_S

@@ -6,9 +6,11 @@ docs/frames.md says. Nothing is visible before `commit` returns; after `commit` 
 SessionExpired or DeadlineExceeded the files may or may not be.
 
 Invariants: `_unsealed` holds exactly the bytes from `_sealed_bytes` on that were appended;
-each try has a new upload number, so that no agent can mix up two tries.
+each try has a new upload number, so that no agent can mix up two tries; only the process
+that began it goes on with it, so that no stripe is committed twice.
 """
 
+import os
 import secrets
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -72,6 +74,7 @@ class Upload:
         self.ticket = ticket
         self._caller = caller
         self._what = what
+        self._pid = os.getpid()
         self._connection: Connection | None = None
         self._number = 0
         self._resuming = False
@@ -91,6 +94,7 @@ class Upload:
         Raises UploadLost if the stream cannot be continued, and other refusals.
         """
         assert 0 < len(chunk) <= FRAME_BYTES
+        self._check_process()
         self._unsealed.append(chunk)
         self.size += len(chunk)
         attempts = self._caller.attempts(self._what)
@@ -105,6 +109,7 @@ class Upload:
         self, files: Sequence[NewFile], *, overwrite: bool, tail: memoryview
     ) -> list[Status]:
         """Appends the last bytes and makes the files visible, all at once."""
+        self._check_process()
         attempts = self._caller.attempts(self._what)
         ticket = self.ticket = self.ticket or self._caller.ticket(attempts)
         meta = Commit(
@@ -180,6 +185,10 @@ class Upload:
         self._sent_bytes = self._sealed_bytes
         self._resuming = bool(self._sealed)
         return self._connection
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise UploadLost(f"{self._what}: process {self._pid} goes on with it, a fork cannot")
 
     def _take_resume(self) -> list[Stripe]:
         """The sealed stripes, for the first frame after a failover."""

@@ -17,12 +17,12 @@ from diskless.agent.roster import Roster
 from diskless.agent.uploads import Upload, Uploads
 from diskless.checksum import file_checksum
 from diskless.config import ClusterSettings
-from diskless.errors import BadRequest, CorruptData
+from diskless.errors import BadRequest, CorruptData, Unavailable
 from diskless.gateway import messages as m
 from diskless.gateway.frames import PAYLOAD_BYTES_MAX
 from diskless.gateway.messages import Kind
 from diskless.gateway.server import Answer, ConnectionId
-from diskless.model import FileRecord, Stripe, cut
+from diskless.model import FileRecord, Stripe, cut, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.state import PathStatus
@@ -103,6 +103,9 @@ class ClientDoor:
     def handle(
         self, connection: ConnectionId, kind: Kind, meta: Struct, payload: bytes | memoryview
     ) -> Answer | Awaitable[Answer]:
+        if self._roster.version < 0:
+            # It would take the others for dead, and say so to the client.
+            raise Unavailable(f"{slot_name(self._roster.slot)} has not joined the cluster yet")
         return self._handlers[kind](meta, payload)
 
     def disconnected(self, connection: ConnectionId) -> None:

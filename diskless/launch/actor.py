@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Coroutine
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -88,12 +88,15 @@ class AgentActor:
 
     def state(self) -> AgentState:
         args, node = self._args, self._node
-        known = {"slot": args.slot, "cluster_id": args.cluster_id, "pid": os.getpid()}
+        state = AgentState(
+            slot=args.slot, cluster_id=args.cluster_id, pid=os.getpid(), error=self._error
+        )
         if node is None:
-            return AgentState(**known, error=self._error)
+            return state
         joined, sees = self._call(_progress(node))
-        return AgentState(
-            **known,
+        return replace(
+            state,
+            error="",
             boot=node.boot,
             address=node.address,
             gateway=node.gateway_address,

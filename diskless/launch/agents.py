@@ -9,17 +9,18 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import psutil
 import ray
 from ray._private import state as ray_state
 
-import diskless
 from diskless.config import ClusterSettings
 from diskless.errors import LaunchFailed, NamespaceLost, Unavailable
 from diskless.launch import rundir, spread
 from diskless.launch.actor import AgentActor, AgentArgs, AgentState
+from diskless.launch.probe import last_line
 from diskless.model import slot_name
 
 POLL_S = 0.05
@@ -27,11 +28,8 @@ STATE_TIMEOUT_S = 5.0
 SERVE_TIMEOUT_S = 90.0
 LEAVE_TIMEOUT_S = 5.0
 END_TIMEOUT_S = 10.0
-PROBE_TIMEOUT_S = 60.0
+CLEAR_TIMEOUT_S = 30.0
 MAX_CONCURRENCY = 4
-
-NICENESS_MAX = 0
-OOM_SCORE_MAX = 0
 
 Progress = Callable[[str, int, int], None]
 """Called with what is under way, and how many of how many are done."""
@@ -62,84 +60,8 @@ class Process(NamedTuple):
     node: spread.RayNode
 
 
-class Probe(NamedTuple):
-    """What a worker on a Ray node is like, before an agent is put there."""
-
-    version: str
-    niceness: int
-    oom_score_adjust: int
-    memory_monitor_ms: str
-    memory_bytes: int
-
-
 def namespace_of(name: str) -> str:
     return f"diskless-{name}"
-
-
-# Before.
-
-
-def probe_nodes(nodes: Iterable[spread.RayNode]) -> dict[spread.RayNode, Probe]:
-    """Tries this package on every node. Raises LaunchFailed where it cannot run."""
-    task = ray.remote(probe_worker)
-    asked = {
-        node: task.options(num_cpus=0, scheduling_strategy=spread.affinity(node.id)).remote()
-        for node in nodes
-    }
-    return {node: _probed(node, answer) for node, answer in asked.items()}
-
-
-def _probed(node: spread.RayNode, answer: Any) -> Probe:
-    try:
-        probe: Probe = ray.get(answer, timeout=PROBE_TIMEOUT_S)
-    except (ray.exceptions.RayError, ImportError, AttributeError) as error:
-        raise LaunchFailed(
-            f"diskless does not run on Ray node {node.host}: {_last_line(error)}; "
-            "install it there, in the Python that Ray uses"
-        ) from error
-    if probe.version != diskless.__version__:
-        raise LaunchFailed(
-            f"Ray node {node.host} has diskless {probe.version}, this is {diskless.__version__}: "
-            "install the same version everywhere"
-        )
-    return probe
-
-
-def probe_worker() -> Probe:
-    """Runs on a Ray node."""
-    with open("/proc/self/oom_score_adj") as file:
-        oom_score_adjust = int(file.read())
-    return Probe(
-        version=diskless.__version__,
-        niceness=os.nice(0),
-        oom_score_adjust=oom_score_adjust,
-        memory_monitor_ms=os.environ.get("RAY_memory_monitor_refresh_ms", ""),
-        memory_bytes=psutil.virtual_memory().total,
-    )
-
-
-def warnings_about(probes: Iterable[Probe]) -> list[str]:
-    """What a Ray that we did not start does to agents, and how to end it."""
-    probes = list(probes)
-    warnings = []
-    configured = ray_state.state.get_system_config().get("memory_monitor_refresh_ms")
-    settings = {probe.memory_monitor_ms or str(configured or "") for probe in probes}
-    if settings != {"0"} and configured != 0:
-        warnings.append(
-            "Ray's memory monitor is on and may kill agents: start Ray with "
-            "RAY_memory_monitor_refresh_ms=0"
-        )
-    if any(probe.niceness > NICENESS_MAX for probe in probes):
-        warnings.append(
-            f"Ray runs agents at niceness {max(probe.niceness for probe in probes)}: start Ray "
-            "with RAY_worker_niceness=0"
-        )
-    if any(probe.oom_score_adjust > OOM_SCORE_MAX for probe in probes):
-        warnings.append(
-            "the kernel would kill agents first when memory runs out: start Ray with "
-            "RAY_worker_oom_score_adjustment=0"
-        )
-    return warnings
 
 
 # Creating.
@@ -175,9 +97,9 @@ def form(identity: Identity, first: AgentState) -> None:
     try:
         ray.get(handle.form.remote(first.boot), timeout=STATE_TIMEOUT_S)
     except ray.exceptions.RayTaskError as error:
-        raise LaunchFailed(_last_line(error)) from error
+        raise LaunchFailed(last_line(error)) from error
     except ray.exceptions.RayError as error:
-        raise LaunchFailed(f"agent-0 did not form the cluster: {_last_line(error)}") from error
+        raise LaunchFailed(f"agent-0 did not form the cluster: {last_line(error)}") from error
 
 
 def wait_serving(
@@ -234,7 +156,7 @@ def _ask(identity: Identity, slots: Iterable[int]) -> dict[int, AgentState]:
         except ray.exceptions.ActorDiedError as error:
             if not is_restarting(identity.settings.name, slot):
                 raise LaunchFailed(
-                    f"{slot_name(slot)} died while it started: {_last_line(error)}"
+                    f"{slot_name(slot)} died while it started: {last_line(error)}"
                 ) from error
         except (ray.exceptions.RayError, TimeoutError):
             continue
@@ -342,7 +264,7 @@ def _clear_hosts(identity: Identity) -> None:
         )
         for node in spread.living_nodes()
     ]
-    ray.wait(clearing, num_returns=len(clearing), timeout=PROBE_TIMEOUT_S)
+    ray.wait(clearing, num_returns=len(clearing), timeout=CLEAR_TIMEOUT_S)
 
 
 def _end_elsewhere(victim: Process) -> Any:
@@ -359,10 +281,8 @@ def end_process(pid: int) -> None:
 
 
 def _send_kill(pid: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def wait_ended(pid: int) -> None:
@@ -386,9 +306,3 @@ def _wait_nameless(name: str, slot: int) -> None:
         if time.monotonic() > end_s:
             raise Unavailable(f"Ray did not give up {slot_name(slot)} within {END_TIMEOUT_S:g} s")
         time.sleep(POLL_S)
-
-
-def _last_line(error: BaseException) -> str:
-    """Ray's errors carry whole tracebacks; what went wrong is at the end."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -10,15 +10,18 @@ that of the *holder* process, by which `stop` finds it.
 import os
 import secrets
 import signal
+import site
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+import diskless
 from diskless.config import MIB
 from diskless.errors import LaunchFailed
 from diskless.launch.record import RayRecord
@@ -78,7 +81,7 @@ def spawn(directory: Path, token: Path) -> RayRecord:
     with open(directory / "ray.log", "wb") as log:
         process = subprocess.Popen(
             command,
-            env=environment(str(token), os.environ),
+            env=_with_package(environment(str(token), os.environ)),
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -160,10 +163,8 @@ def _members(session: int) -> Iterator[psutil.Process]:
 
 
 def _kill(process: psutil.Process) -> None:
-    try:
+    with suppress(psutil.NoSuchProcess):
         process.kill()
-    except psutil.NoSuchProcess:
-        pass
 
 
 def _wait(done: Callable[[], bool], timeout_s: float) -> bool:
@@ -173,6 +174,15 @@ def _wait(done: Callable[[], bool], timeout_s: float) -> bool:
             return False
         time.sleep(POLL_S)
     return True
+
+
+def _with_package(env: dict[str, str]) -> dict[str, str]:
+    """Lets agents import this very package, also where it is used without being installed."""
+    root = str(Path(diskless.__file__).parent.parent)
+    if root in (*site.getsitepackages(), site.getusersitepackages()):
+        return env
+    present = env.get("PYTHONPATH")
+    return env | {"PYTHONPATH": f"{present}{os.pathsep}{root}" if present else root}
 
 
 def _free_port() -> int:

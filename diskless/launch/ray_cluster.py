@@ -11,10 +11,12 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from diskless.client import connect, descriptor
 from diskless.client.descriptor import Descriptor
@@ -26,12 +28,11 @@ from diskless.errors import (
     DisklessError,
     FilesExist,
     LaunchFailed,
-    NoCluster,
     Unavailable,
 )
 from diskless.gateway.messages import Peer
 from diskless.launch import private_ray, ray_link, rundir
-from diskless.launch.record import RayRecord, has_ended, record_of
+from diskless.launch.record import RayRecord, advice_for_dead, name_option, record_of, refuse_dead
 from diskless.model import slot_name
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def down(name: str, *, discard: bool = False) -> None:
     """
     with _alone():
         known = descriptor.load(name)
+        _refuse_without_ray(known)
         if not discard:
             _refuse_to_lose(known)
         _end(known)
@@ -95,20 +97,19 @@ def kill(
 
     Raises BadRequest for a slot that is unknown or not running, and for slot 0.
     """
-    with _attached(name) as identity:
+    if 0 in slots and not force:
+        raise BadRequest(
+            "agent-0 has the only copy of the namespace: killing it loses every file; "
+            "--force does it all the same"
+        )
+    with _attached(name, slots) as identity:
         from diskless.launch import agents
 
-        _check_slots(identity.settings, slots)
-        if 0 in slots and not force:
-            raise BadRequest(
-                "agent-0 has the only copy of the namespace: killing it loses every file; "
-                "--force does it all the same"
-            )
         running = agents.processes(identity)
         for slot in slots:
             if slot not in running:
                 raise BadRequest(
-                    f"{slot_name(slot)} is not running: start it with `diskless chaos revive {slot}`"
+                    f"{slot_name(slot)} is not running: `diskless chaos revive {slot}` starts it"
                 )
         victims = [running[slot] for slot in slots]
         agents.kill(identity, victims, stay_dead=stay_dead)
@@ -123,10 +124,9 @@ def revive(
     One that runs, or that Ray is restarting, is only waited for. Raises BadRequest for
     an unknown slot, NamespaceLost for slot 0 if it had died, LaunchFailed.
     """
-    with _attached(name) as identity:
+    with _attached(name, slots) as identity:
         from diskless.launch import agents, spread
 
-        _check_slots(identity.settings, slots)
         dead = [slot for slot in slots if agents.find(name, slot) is None]
         agents.create(identity, dead, one_host=spread.on_one_host(spread.living_nodes()))
 
@@ -153,10 +153,12 @@ def _start(settings: ClusterSettings, ray_address: str, progress: Progress) -> S
     descriptor.save(known)
     try:
         record = _find_ray(known, progress)
-        known = _with_ray(known, record)
-        return _start_agents(known, progress)
+        advice = [] if record.own else _check_ray(known.name)
+        known = _with_ray(known, record)  # From here on something of ours may be in it.
+        return _start_agents(known, advice, progress)
     except BaseException:
-        _end(descriptor.load(settings.name))
+        with suppress(DisklessError):  # What is left, `down` can find by the descriptor.
+            _end(descriptor.load(settings.name))
         raise
     finally:
         ray_link.detach()
@@ -176,32 +178,26 @@ def _find_ray(known: Descriptor, progress: Progress) -> RayRecord:
         progress("Ray", 1, 1)
     else:
         address = ""
-    from msgspec.structs import replace
-
     record = replace(record, address=address)
     ray = ray_link.attach(record, f"diskless-{known.name}")
     return replace(record, address=ray_link.address_of(ray))
 
 
 def _with_ray(known: Descriptor, record: RayRecord) -> Descriptor:
-    from msgspec.structs import replace
-
     known = replace(known, ray=record.to_dict())
     descriptor.save(known)
     return known
 
 
-def _start_agents(known: Descriptor, progress: Progress) -> Started:
-    from msgspec.structs import replace
-
+def _start_agents(known: Descriptor, advice: list[str], progress: Progress) -> Started:
     from diskless.launch import agents, spread
 
     identity = _identity(known)
     settings = identity.settings
     nodes = spread.living_nodes()
-    advice = _check_ray(known, identity, nodes)
     spread.make_group(identity.group, agents=settings.agents, nodes=nodes)
     agents.create(identity, range(settings.agents), one_host=spread.on_one_host(nodes))
+    progress("agents", 0, settings.agents)
     first = agents.wait_serving(
         identity, [0], ready=lambda state: bool(state.address), progress=_silent
     )
@@ -209,22 +205,20 @@ def _start_agents(known: Descriptor, progress: Progress) -> Started:
     states = _wait_all_seen(identity, progress)
     known = replace(known, gateways=[_peer(states[slot]) for slot in sorted(states)])
     descriptor.save(known)
-    advice += spread.advise(settings, [state.host for state in states.values()])
+    advice = advice + spread.advise(settings, [state.host for state in states.values()])
     return Started(descriptor=known, fresh=True, agents_up=len(states), advice=advice)
 
 
-def _check_ray(known: Descriptor, identity: "Identity", nodes: Sequence[Any]) -> list[str]:
+def _check_ray(name: str) -> list[str]:
     """Whether somebody else's Ray will do, and what is wrong with it for agents."""
-    if record_of(known).own:
-        return []
-    from diskless.launch import agents
+    from diskless.launch import agents, probe, spread
 
-    if agents.is_taken(known.name):
+    if agents.is_taken(name):
         raise ClusterExists(
-            f"this Ray runs a cluster {known.name!r} already that is not known here: choose "
+            f"this Ray runs a cluster {name!r} already that is not known here: choose "
             "another --name, or bring its descriptor"
         )
-    return agents.warnings_about(agents.probe_nodes(nodes).values())
+    return probe.warnings_about(probe.probe_nodes(spread.living_nodes()).values())
 
 
 def _wait_all_seen(identity: "Identity", progress: Progress) -> dict[int, "AgentState"]:
@@ -288,26 +282,14 @@ def _differences(known: Descriptor, settings: ClusterSettings, ray_address: str)
 
 def ask_status(known: Descriptor) -> dict[str, Any]:
     """The cluster's status. Raises Unavailable, with what to do, if it does not answer."""
-    if not known.gateways:
+    refuse_dead(known)
+    try:
+        with connect(known.name, timeout_s=ASK_TIMEOUT_S) as client:
+            return client.status()
+    except (DeadlineExceeded, Unavailable) as error:
         raise Unavailable(
-            f"cluster {known.name!r} never came up completely: run `diskless down`"
-            f"{_name_option(known.name)}, then `diskless up`"
-        )
-    why = "its Ray has ended"
-    if not has_ended(known):
-        try:
-            with connect(known.name, timeout_s=ASK_TIMEOUT_S) as client:
-                return client.status()
-        except (DeadlineExceeded, Unavailable) as error:
-            why = str(error)
-    raise Unavailable(
-        f"cluster {known.name!r} is dead ({why}): run `diskless down --discard"
-        f"{_name_option(known.name)}`, then `diskless up`"
-    )
-
-
-def _name_option(name: str) -> str:
-    return "" if name == descriptor.DEFAULT_NAME else f" --cluster {name}"
+            f"cluster {known.name!r} does not answer ({error}): {advice_for_dead(known)}"
+        ) from error
 
 
 # Ending.
@@ -316,18 +298,17 @@ def _name_option(name: str) -> str:
 def _refuse_to_lose(known: Descriptor) -> None:
     if not known.gateways:
         return  # It never came up, so nothing was stored.
-    advice = f"`diskless down --discard{_name_option(known.name)}` ends it all the same"
+    advice = f"`diskless down --discard{name_option(known.name)}` ends it all the same"
     try:
         status = ask_status(known)
-    except FilesExist:
-        raise
     except DisklessError as error:
         raise FilesExist(
-            f"cluster {known.name!r} cannot say whether it holds files: {error.reason}; {advice}"
+            f"cluster {known.name!r} cannot say whether it holds files ({error.reason}): {advice}"
         ) from error
-    if status["files"]:
+    files = status["files"]
+    if files:
         raise FilesExist(
-            f"cluster {known.name!r} holds {status['files']} files, "
+            f"cluster {known.name!r} holds {files} file{'s' if files > 1 else ''}, "
             f"{format_bytes(status['bytes_logical'])}, which would be lost: copy what you need "
             f"with `diskless get -r`; {advice}"
         )
@@ -375,10 +356,12 @@ def _end_attached(known: Descriptor, record: RayRecord) -> None:
 
 
 @contextmanager
-def _attached(name: str) -> Iterator["Identity"]:
+def _attached(name: str, slots: Sequence[int]) -> Iterator["Identity"]:
+    """Connects to the Ray of a cluster, if it has those slots."""
     known = descriptor.load(name)
-    if not known.gateways or has_ended(known):
-        ask_status(known)
+    _refuse_without_ray(known)
+    refuse_dead(known)
+    _check_slots(ClusterSettings.from_dict(known.settings), slots)
     ray_link.attach(record_of(known), f"diskless-{name}")
     try:
         yield _identity(known)
@@ -407,6 +390,11 @@ def _alone() -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def _refuse_without_ray(known: Descriptor) -> None:
+    if not known.ray:
+        raise BadRequest(f"cluster {known.name!r} lives and ends in the process that made it")
 
 
 def _check_slots(settings: ClusterSettings, slots: Sequence[int]) -> None:

@@ -47,7 +47,7 @@ def attach(record: RayRecord, namespace: str) -> "ModuleType":
     import ray
 
     if ray.is_initialized():
-        if record.own and ray.get_runtime_context().gcs_address == address:
+        if address_of(ray) == address:
             return ray
         raise LaunchFailed("this process is connected to another Ray: use a process of its own")
     _hush(ray)
@@ -99,9 +99,9 @@ def _init(ray: "ModuleType", address: str, namespace: str) -> None:
 def _refusal(address: str, error: BaseException) -> str:
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     advice = ""
-    if address == AUTO:
-        advice = ": start one with `ray start --head`, or leave --ray-address out"
-    elif isinstance(error, ConnectionError):
+    if address == AUTO and isinstance(error, ConnectionError):
+        return "no Ray runs here: start one with `ray start --head`, or leave --ray-address out"
+    if isinstance(error, ConnectionError):
         advice = " (if it demands a token, set RAY_AUTH_MODE=token and its RAY_AUTH_TOKEN_PATH)"
     return f"Ray at {address} cannot be used: {first}{advice}"
 

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from diskless.client.descriptor import Descriptor
+from diskless.client.descriptor import DEFAULT_NAME, Descriptor
+from diskless.errors import Unavailable
 
 
 class RayRecord(Struct, frozen=True, kw_only=True):
@@ -38,6 +39,28 @@ class RayRecord(Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         return msgspec.to_builtins(self)
+
+
+def refuse_dead(descriptor: Descriptor) -> None:
+    """Raises Unavailable, with what to do, if the cluster surely serves no more."""
+    if descriptor.ray and not descriptor.gateways:
+        raise Unavailable(
+            f"cluster {descriptor.name!r} never came up completely: {advice_for_dead(descriptor)}"
+        )
+    if descriptor.ray and has_ended(descriptor):
+        raise Unavailable(
+            f"cluster {descriptor.name!r} is dead (its Ray has ended): "
+            f"{advice_for_dead(descriptor)}"
+        )
+
+
+def advice_for_dead(descriptor: Descriptor) -> str:
+    return f"run `diskless down --discard{name_option(descriptor.name)}`, then `diskless up`"
+
+
+def name_option(name: str) -> str:
+    """What a verb must be told to mean this cluster."""
+    return "" if name == DEFAULT_NAME else f" --cluster {name}"
 
 
 def record_of(descriptor: Descriptor) -> RayRecord:

@@ -8,12 +8,17 @@ import os
 import random
 import socket
 import stat
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import IO
 
+import msgspec
 import pytest
 
 from diskless.client import connect
@@ -44,6 +49,8 @@ from diskless.errors import (
 from diskless.gateway.messages import Kind, Peer, Read
 from tests.unit.fake_cluster import FakeAgent, FakeCluster, Fault, wait_until
 
+SOON_S = 5.0
+"""Far less than the time-out of the client that is to give up, or to end."""
 BLOCK = random.Random(7).randbytes(3 * MIB + 12345)
 
 
@@ -320,14 +327,17 @@ def test_a_deadline_names_the_operation_the_path_and_the_last_error(cluster):
         assert isinstance(e.value, TimeoutError)
 
 
-def test_a_silent_agent_does_not_use_up_the_deadline(cluster):
-    released = threading.Event()
-
+def wait_for(released: threading.Event):
     async def hang(agent: FakeAgent) -> None:
         while not released.is_set():
             await asyncio.sleep(0.01)
 
-    cluster.state.faults.append(Fault(Kind.STAT, before=hang))
+    return hang
+
+
+def test_a_silent_agent_does_not_use_up_the_deadline(cluster):
+    released = threading.Event()
+    cluster.state.faults.append(Fault(Kind.STAT, before=wait_for(released)))
     with make_client(cluster, timeout_s=1.5) as client:
         client.write("/f", b"")
         assert client.stat("/f").size == 0
@@ -367,6 +377,31 @@ def test_agents_that_all_came_back_elsewhere_are_found_through_the_descriptor(
         cluster.state.leader = 0
         descriptors.save(cluster.descriptor)
         assert client.exists("/f") is False
+
+
+def test_a_cluster_that_was_replaced_under_its_name_is_reported_at_once(home, cluster):
+    descriptors.save(cluster.descriptor)
+    with connect("diskless://test/", timeout_s=60.0) as client:
+        client.write("/f", b"x")
+        for slot in list(cluster.gateways):
+            cluster.kill(slot)
+        successor = msgspec.structs.replace(cluster.descriptor, cluster="its successor")
+        descriptors.save(successor)
+        began = time.monotonic()
+        for operation in (client.read, client.delete, lambda path: client.open(path, "rb")):
+            with pytest.raises(NoCluster, match=r"test was replaced.*connect again"):
+                operation("/f")
+        assert time.monotonic() - began < SOON_S
+
+
+def test_an_agent_is_asked_again_while_the_name_means_another_cluster(home, cluster):
+    descriptors.save(cluster.descriptor)
+    with connect("diskless://test/") as client:
+        client.write("/f", b"x")
+        descriptors.save(msgspec.structs.replace(cluster.descriptor, cluster="its successor"))
+        for slot in (0, 1):
+            cluster.kill(slot)
+        assert client.read("/f") == b"x"
 
 
 @pytest.mark.parametrize(
@@ -446,19 +481,122 @@ def test_many_threads_share_a_client(cluster, client):
     assert len({session for session, _ in cluster.state.answers}) == 1
 
 
-def test_a_forked_child_has_a_session_of_its_own(cluster, client):
-    client.write("/parent", b"1")
+def in_child(work: Callable[[], None]) -> None:
+    """Runs `work` in a forked child, which must end well."""
     pid = os.fork()
     if pid == 0:
         try:
-            client.write("/child", b"2")
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
+            work()
+        except BaseException:  # noqa: BLE001 - the edge of a process
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_forked_child_has_a_session_of_its_own(cluster, client):
+    client.write("/parent", b"1")
+    in_child(lambda: client.write("/child", b"2"))
     client.write("/parent2", b"3")
     assert client.read("/child") == b"2"
     assert len(cluster.state.answers) == 3
     assert len({session for session, _ in cluster.state.answers}) == 2
+
+
+def test_what_a_forked_child_inherits_and_forgets_is_still_the_parents(cluster, client):
+    data = content(9 * MIB)
+    files = [client.open("/f", "wb")]
+    files[0].write(data[: 5 * MIB])
+
+    def forget() -> None:
+        files.clear()
+        gc.collect()
+
+    in_child(forget)
+    assert cluster.state.kinds(Kind.ABORT) == []
+    files[0].write(data[5 * MIB :])
+    files[0].close()
+    assert client.read("/f") == data
+
+
+def test_a_forked_child_cannot_go_on_with_an_upload_of_its_parent(cluster, client):
+    data = content(9 * MIB)
+    file = client.open("/f", "wb")
+    file.write(data[: 5 * MIB])
+
+    def go_on() -> None:
+        with pytest.raises(UploadLost, match="a fork cannot"):
+            file.write(data[5 * MIB :])
+        with pytest.raises(UploadLost):
+            file.close()
+
+    def commit() -> None:
+        with pytest.raises(UploadLost, match="a fork cannot"):
+            file.close()
+
+    in_child(go_on)
+    in_child(commit)
+    assert cluster.state.executed == []
+    file.write(data[5 * MIB :])
+    file.close()
+    assert client.read("/f") == data
+
+
+@pytest.mark.parametrize("step", [100_000, MIB])
+def test_parent_and_forked_children_read_on_in_the_same_file(client, step):
+    data = content(9 * MIB)
+    client.write("/f", data)
+    file = client.open("/f")
+    got = file.read(step) + file.read(step)
+
+    def read_on() -> None:
+        assert read_in_steps(file, step) == data[len(got) :]
+        client.write("/child", b"x", overwrite=True)
+
+    for _ in range(3):
+        in_child(read_on)
+        got += file.read(step)
+    assert got + read_in_steps(file, step) == data
+    file.close()
+
+
+LEFT_OPEN = {
+    "a client": "client.write('/f', b'x')",
+    "a reader": "file = client.open('/large'); file.read(1_500_000)",
+    "a writer": "file = client.open('/new', 'wb'); file.write(bytes(5_000_000))",
+    "a cycle": "client.exists('/f'); client.itself = client; del client",
+    "a forked child": "client.exists('/f'); os.fork() and os.wait(); client.exists('/f')",
+    "a late user": "client.exists('/f'); atexit.register(client.read, '/large')",
+    "a file system": "DisklessFileSystem('test').pipe_file('/f', b'x')",
+}
+
+
+@pytest.mark.parametrize("what", LEFT_OPEN)
+def test_a_program_that_closes_nothing_ends_at_once_and_without_a_warning(home, cluster, what):
+    descriptors.save(cluster.descriptor)
+    with connect("test") as client:
+        client.write("/large", content(9 * MIB))
+    script = f"""
+import atexit, gc, os
+from diskless.client import connect
+from diskless.client.fsspec import DisklessFileSystem
+client = connect("test")
+{LEFT_OPEN[what]}
+gc.collect()
+print("done", flush=True)
+"""
+    released = threading.Event()
+    cluster.state.faults.append(Fault(Kind.ABORT, before=wait_for(released)))
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", script],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as program:  # fmt: skip
+        assert program.stdout.readline() == "done\n", program.stderr.read()
+        _, errors = program.communicate(timeout=SOON_S)
+    released.set()
+    assert (program.returncode, errors) == (0, "")
+    assert "/new" not in cluster.state.files
 
 
 def test_a_closed_client_refuses_to_work(client):

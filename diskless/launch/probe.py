@@ -1,0 +1,95 @@
+"""What a Ray that we did not start is like for agents: may they run there, and how well.
+
+Runs a task on every node before anything is started, and says what to change about Ray.
+"""
+
+import os
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import ray
+from ray._private import state as ray_state
+
+import diskless
+from diskless.errors import LaunchFailed
+from diskless.launch import spread
+
+PROBE_TIMEOUT_S = 60.0
+NICENESS_MAX = 0
+OOM_SCORE_MAX = 0
+MEMORY_MONITOR = "RAY_memory_monitor_refresh_ms"
+
+
+class Probe(NamedTuple):
+    """What a worker on a Ray node is like, before an agent is put there."""
+
+    version: str
+    niceness: int
+    oom_score_adjust: int
+    memory_monitor_ms: str
+
+
+def probe_nodes(nodes: Iterable[spread.RayNode]) -> dict[spread.RayNode, Probe]:
+    """Tries this package on every node. Raises LaunchFailed where it cannot run."""
+    task = ray.remote(probe_worker)
+    asked = {
+        node: task.options(num_cpus=0, scheduling_strategy=spread.affinity(node.id)).remote()
+        for node in nodes
+    }
+    return {node: _probed(node, answer) for node, answer in asked.items()}
+
+
+def _probed(node: spread.RayNode, answer: Any) -> Probe:
+    try:
+        probe: Probe = ray.get(answer, timeout=PROBE_TIMEOUT_S)
+    except (ray.exceptions.RayError, ImportError, AttributeError) as error:
+        raise LaunchFailed(
+            f"diskless does not run on Ray node {node.host}: {last_line(error)}; "
+            "install it there, in the Python that Ray uses"
+        ) from error
+    if probe.version != diskless.__version__:
+        raise LaunchFailed(
+            f"Ray node {node.host} has diskless {probe.version}, this is {diskless.__version__}: "
+            "install the same version everywhere"
+        )
+    return probe
+
+
+def probe_worker() -> Probe:
+    """Runs on a Ray node."""
+    with open("/proc/self/oom_score_adj") as file:
+        oom_score_adjust = int(file.read())
+    return Probe(
+        version=diskless.__version__,
+        niceness=os.nice(0),
+        oom_score_adjust=oom_score_adjust,
+        memory_monitor_ms=os.environ.get(MEMORY_MONITOR, ""),
+    )
+
+
+def warnings_about(probes: Iterable[Probe]) -> list[str]:
+    """What a Ray that we did not start does to agents, and how to end it."""
+    probes = list(probes)
+    warnings = []
+    configured = ray_state.state.get_system_config().get(MEMORY_MONITOR.removeprefix("RAY_"))
+    if any((probe.memory_monitor_ms or str(configured)) != "0" for probe in probes):
+        warnings.append(
+            f"Ray's memory monitor is on and may kill agents: start Ray with {MEMORY_MONITOR}=0"
+        )
+    if any(probe.niceness > NICENESS_MAX for probe in probes):
+        warnings.append(
+            f"Ray runs agents at niceness {max(probe.niceness for probe in probes)}: start Ray "
+            "with RAY_worker_niceness=0"
+        )
+    if any(probe.oom_score_adjust > OOM_SCORE_MAX for probe in probes):
+        warnings.append(
+            "the kernel would kill agents first when memory runs out: start Ray with "
+            "RAY_worker_oom_score_adjustment=0"
+        )
+    return warnings
+
+
+def last_line(error: BaseException) -> str:
+    """Ray's errors carry whole tracebacks; what went wrong is at the end."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,535 @@
+"""Random commands against a naive namespace: a dict of files and a set of directories.
+
+After every step the counters and the ledger of the real state are compared with what
+follows from its files, and a second state that was given the same commands over the
+wire must be equal to it. A failure prints the commands that led to it, smallest first,
+and `--hypothesis-seed` repeats a run.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from diskless.errors import (
+    AlreadyExists,
+    BadRequest,
+    DirectoryNotEmpty,
+    DisklessError,
+    NotFound,
+    PathIsDirectory,
+    PathIsFile,
+    StaleShards,
+    UploadLost,
+)
+from diskless.model import Extent, FileRecord, Place, Stripe, StripeId
+from diskless.namespace import commands as c
+from diskless.namespace.ledger import Verdict, stored_bytes
+from diskless.namespace.state import DEMOTE_BYTES_MIN, NamespaceState
+from diskless.namespace.tree import files_under
+from tests.unit.test_namespace_world import agent_up, dump
+
+AGENTS = 4
+SIZES = [1, 7, DEMOTE_BYTES_MIN, DEMOTE_BYTES_MIN + 1]
+BAD_PATHS = ["", "x", "/a/", "/a/../b"]
+
+paths = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(lambda p: "/" + "/".join(p))
+any_paths = st.one_of(paths, paths, paths, st.sampled_from(["/", *BAD_PATHS]))
+sizes = st.sampled_from(SIZES)
+
+Errors = set[type[DisklessError]]
+
+
+def above(path: str) -> Iterator[str]:
+    """The directories that a path lies in, the nearest first; none for the root."""
+    while path != "/":
+        path = path.rpartition("/")[0] or "/"
+        yield path
+
+
+def is_below(path: str, other: str) -> bool:
+    return other in above(path)
+
+
+class Naive:
+    """What a namespace should be: contents by path, and directories.
+
+    `errors_of_…` gives every error that a command deserves; it must be refused with
+    one of them, or carried out if there is none.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, int] = {}
+        self.directories = {"/"}
+
+    def has(self, path: str) -> bool:
+        return path in self.files or path in self.directories
+
+    def below(self, path: str) -> set[str]:
+        return {other for other in {*self.files, *self.directories} if is_below(other, path)}
+
+    def errors_of_put(self, paths: list[str], *, overwrite: bool) -> Errors:
+        errors: Errors = set()
+        for path in paths:
+            if path in BAD_PATHS:
+                errors.add(BadRequest)
+                continue
+            if path in self.directories:
+                errors.add(PathIsDirectory)
+            if path in self.files and not overwrite:
+                errors.add(AlreadyExists)
+            if any(parent in self.files for parent in above(path)):
+                errors.add(PathIsFile)
+        for one, two in combinations(paths, 2):
+            good = one not in BAD_PATHS and two not in BAD_PATHS
+            if one == two or (good and (is_below(one, two) or is_below(two, one))):
+                errors.add(BadRequest)
+        return errors
+
+    def put(self, path: str, content: int) -> None:
+        self.directories.update(above(path))
+        self.files[path] = content
+
+    def errors_of_mkdirs(self, path: str) -> Errors:
+        if path in BAD_PATHS:
+            return {BadRequest}
+        if path in self.files:
+            return {AlreadyExists}
+        return {PathIsFile} if any(parent in self.files for parent in above(path)) else set()
+
+    def errors_of_rename(self, source: str, target: str, *, overwrite: bool) -> Errors:
+        if source in BAD_PATHS or source == "/":
+            return {BadRequest}
+        if not self.has(source):
+            return {NotFound, BadRequest} if target in BAD_PATHS else {NotFound}
+        if target in BAD_PATHS or is_below(target, source):
+            return {BadRequest}
+        errors: Errors = set()
+        parent = next(above(target), "/")
+        if parent not in self.directories:
+            errors |= {PathIsFile} if parent in self.files else {NotFound}
+        if target == "/" or (self.has(target) and not overwrite):
+            errors.add(AlreadyExists)
+        elif self.has(target) and target != source:
+            if target in self.files and source in self.directories:
+                errors.add(PathIsFile)
+            if target in self.directories and source in self.files:
+                errors.add(PathIsDirectory)
+            if target in self.directories and source in self.directories and self.below(target):
+                errors.add(DirectoryNotEmpty)
+        return errors
+
+    def rename(self, source: str, target: str) -> None:
+        moved = {source, *self.below(source)}
+        files = {path: self.files.pop(path) for path in moved if path in self.files}
+        directories = self.directories & moved
+        self.directories -= directories
+        self.files |= {target + path[len(source) :]: file for path, file in files.items()}
+        self.directories |= {target + path[len(source) :] for path in directories}
+
+    def errors_of_delete(self, path: str, *, recursive: bool) -> Errors:
+        if path in BAD_PATHS:
+            return {BadRequest}
+        return {DirectoryNotEmpty} if self.below(path) and not recursive else set()
+
+    def delete(self, path: str) -> None:
+        for gone in {path, *self.below(path)}:
+            self.files.pop(gone, None)
+            self.directories.discard(gone)
+        self.directories.add("/")
+
+
+class NamespaceMachine(RuleBasedStateMachine):
+    """Drives a state, its twin behind the wire, and the naive namespace in step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = NamespaceState()
+        self.twin = NamespaceState()
+        self.naive = Naive()
+        self.now_ms = 0  # the leader's clock; a new leader's may be behind
+        self.clock_ms = 0
+        self.lives = Counter[int]()
+        self.up: dict[int, bool] = {}
+        self.fences = Counter[tuple[int, int]]()
+        self.session = 0
+        self.sequence = 0
+        self.counters = Counter[tuple[int, int]]()
+        self.contents = 0
+        self.sizes: dict[int, int] = {}
+        self.known: set[str] = set()
+        self.offered: list[Stripe] = []
+        self.history: list[tuple[c.Command, tuple[c.Result, ...]]] = []
+
+    @initialize()
+    def form(self) -> None:
+        for slot in range(AGENTS):
+            self.start_agent(slot)
+        self.open_session()
+
+    # -- doing and checking one command -----------------------------------------
+
+    def apply(self, command: c.Command) -> tuple[c.Result, ...]:
+        self.clock_ms = max(self.clock_ms, self.now_ms)
+        results = self.state.apply(command, now_ms=self.now_ms)
+        again = self.twin.apply(c.decode(c.encode(command)), now_ms=self.now_ms)
+        assert c.decode_results(c.encode(results)) == again
+        return results
+
+    def do(self, command: c.Command, errors: Errors) -> c.Done | None:
+        """Applies a client's command and checks that it was refused if it had to be."""
+        before = dump(self.state, sessions=False)
+        (result,) = results = self.apply(command)
+        self.history.append((command, results))
+        if isinstance(result, c.Refused):
+            assert type(result.error()) in errors, (command, result, errors)
+            assert dump(self.state, sessions=False) == before | {"clock_ms": self.clock_ms}
+            return None
+        assert not errors, (command, result, errors)
+        return result
+
+    def numbers(self) -> tuple[int, int]:
+        self.sequence += 1
+        return self.session, self.sequence
+
+    def new_content(self, size: int) -> int:
+        self.contents += 1
+        self.sizes[self.contents] = size
+        return self.contents
+
+    # -- time, agents, sessions -------------------------------------------------
+
+    @rule(ms=st.integers(-1000, 10_000))
+    def wait(self, ms: int) -> None:
+        self.now_ms += ms
+
+    @rule()
+    def open_session(self) -> None:
+        (result,) = self.apply(c.OpenSession())
+        assert isinstance(result, c.Done)
+        assert result.number == self.session + 1
+        self.session = result.number
+
+    @rule(slot=st.integers(0, AGENTS - 1))
+    def start_agent(self, slot: int) -> None:
+        self.lives[slot] += 1
+        command = agent_up(slot, f"boot {self.lives[slot]}", host=f"host-{slot % 2}")
+        assert self.apply(command) == (c.Done(self.lives[slot]),)
+        self.up[slot] = True
+
+    @rule(slot=st.integers(0, AGENTS - 1), lives=st.data())
+    def repeat_agent_up(self, slot: int, lives: st.DataObject) -> None:
+        life = lives.draw(st.integers(1, self.lives[slot]))
+        before = dump(self.state)
+        (result,) = self.apply(agent_up(slot, f"boot {life}", host=f"host-{slot % 2}"))
+        assert isinstance(result, c.Done)
+        assert result.number == life
+        assert result.changed == (life == self.lives[slot] and not self.up[slot])
+        if result.changed:
+            self.up[slot] = True
+        else:
+            assert dump(self.state) == before | {"clock_ms": self.clock_ms}
+
+    @rule(slot=st.integers(0, AGENTS), life=st.integers(1, 3))
+    def stop_agent(self, slot: int, life: int) -> None:
+        self.apply(c.AgentDown(slot, life))
+        if slot < AGENTS and life == self.lives[slot]:
+            self.up[slot] = False
+
+    # -- writing ----------------------------------------------------------------
+
+    @rule(path=any_paths, size=sizes, overwrite=st.booleans())
+    def put_inline(self, path: str, size: int, overwrite: bool) -> None:
+        content = self.new_content(size)
+        file = c.NewFile(path, size, content, bytes(size))
+        self.put([file], (), overwrite=overwrite, errors=set())
+
+    @rule(chosen=st.lists(any_paths, min_size=2, max_size=4), overwrite=st.booleans())
+    def put_many_inline(self, chosen: list[str], overwrite: bool) -> None:
+        files = [c.NewFile(path, 1, self.new_content(1), b"1") for path in chosen]
+        self.put(files, (), overwrite=overwrite, errors=set())
+
+    def put(
+        self,
+        files: list[c.NewFile],
+        stripes: tuple[Stripe, ...],
+        *,
+        overwrite: bool,
+        errors: Errors,
+    ) -> None:
+        errors = errors | self.naive.errors_of_put([f.path for f in files], overwrite=overwrite)
+        put = c.Put(*self.numbers(), overwrite, tuple(files))
+        if self.do(c.Commit(stripes, (put,)), errors) is not None:
+            self.take_in(put)
+
+    def take_in(self, put: c.Put) -> None:
+        for file in put.files:
+            self.naive.put(file.path, file.checksum)
+            self.known.update(extent.stripe for extent in file.extents)
+
+    @rule(data=st.data(), overwrite=st.booleans())
+    def put_in_stripes(self, data: st.DataObject, overwrite: bool) -> None:
+        """One put of one or two files over one or two stripes, old ones among them."""
+        stripes = [self.some_stripe(data) for _ in range(data.draw(st.integers(1, 2)))]
+        files: list[c.NewFile] = []
+        errors: Errors = set()
+        for path in data.draw(st.lists(any_paths, min_size=1, max_size=2)):
+            extents = tuple(self.some_extent(data, stripe) for stripe in stripes)
+            size = sum(extent.length for extent in extents)
+            files.append(c.NewFile(path, size, self.new_content(size), None, extents))
+        for stripe in stripes:
+            errors |= self.errors_of_stripe(stripe)
+        self.put(files, tuple(stripes), overwrite=overwrite, errors=errors)
+
+    @rule(data=st.data(), size=st.integers(1, 20))
+    def commit_a_flush(self, data: st.DataObject, size: int) -> None:
+        """Several puts that share one new stripe; each succeeds or fails for itself."""
+        count = data.draw(st.integers(2, 5))
+        stripe = self.new_stripe(data, count * size)
+        puts: list[c.Put] = []
+        for n in range(count):
+            extents = (Extent(stripe.id, n * size, size),)
+            file = c.NewFile(data.draw(paths), size, self.new_content(size), None, extents)
+            puts.append(c.Put(*self.numbers(), data.draw(st.booleans()), (file,)))
+        command = c.Commit((stripe,), tuple(puts))
+        results = self.apply(command)
+        self.history.append((command, results))
+        for put, result in zip(puts, results, strict=True):
+            errors = self.naive.errors_of_put([put.files[0].path], overwrite=put.overwrite)
+            if isinstance(result, c.Refused):
+                assert type(result.error()) in errors
+            else:
+                assert not errors
+                self.take_in(put)
+
+    def new_stripe(self, data: st.DataObject, payload_bytes: int) -> Stripe:
+        writer = data.draw(st.integers(0, AGENTS - 1))
+        who = (writer, self.lives[writer])
+        self.counters[who] = max(self.counters[who] + 1, self.fences[who])
+        slots = data.draw(st.permutations(range(AGENTS)))[:3]
+        places = tuple(Place(slot, self.lives[slot]) for slot in slots)
+        stripe = Stripe(f"{who[0]}.{who[1]}.{self.counters[who]}", 2, 1, payload_bytes, places)
+        self.offered.append(stripe)
+        return stripe
+
+    def some_stripe(self, data: st.DataObject) -> Stripe:
+        """A new one, or one that was offered before: by now it may be live, freed or stale."""
+        reusable = [s for s in self.offered if s.id not in self.reaped()]
+        freed = [s for s in reusable if s.id in self.state.ledger.freed_ms]
+        if reusable and data.draw(st.booleans()):
+            return data.draw(st.sampled_from(freed or reusable))
+        return self.new_stripe(data, data.draw(st.integers(1, 40)))
+
+    def reaped(self) -> set[str]:
+        return self.known - self.state.ledger.entries.keys()
+
+    def some_extent(self, data: st.DataObject, stripe: Stripe) -> Extent:
+        offset = data.draw(st.integers(0, stripe.payload_bytes - 1))
+        return Extent(stripe.id, offset, data.draw(st.integers(1, stripe.payload_bytes - offset)))
+
+    def errors_of_stripe(self, stripe: Stripe) -> Errors:
+        errors: Errors = set()
+        who = StripeId.parse(stripe.id)
+        if who.counter < self.fences[who.slot, who.incarnation]:
+            errors.add(UploadLost)
+        if any(place.incarnation != self.lives[place.slot] for place in stripe.places):
+            errors.add(StaleShards)
+        return errors
+
+    # -- paths ------------------------------------------------------------------
+
+    @rule(path=any_paths)
+    def mkdirs(self, path: str) -> None:
+        done = self.do(c.Mkdirs(*self.numbers(), path), self.naive.errors_of_mkdirs(path))
+        if done is not None:
+            assert done.changed == (path not in self.naive.directories)
+            self.naive.directories.update({path, *above(path)})
+
+    @rule(source=any_paths, to=any_paths, overwrite=st.booleans())
+    def rename(self, source: str, to: str, overwrite: bool) -> None:
+        errors = self.naive.errors_of_rename(source, to, overwrite=overwrite)
+        if self.do(c.Rename(*self.numbers(), source, to, overwrite), errors) is not None:
+            self.naive.rename(source, to)
+
+    @rule(data=st.data(), overwrite=st.booleans())
+    def rename_onto_what_is_there(self, data: st.DataObject, overwrite: bool) -> None:
+        there = st.sampled_from(sorted({*self.naive.files, *self.naive.directories}))
+        self.rename(data.draw(there), data.draw(there), overwrite)
+
+    @rule(path=any_paths, recursive=st.booleans())
+    def delete(self, path: str, recursive: bool) -> None:
+        errors = self.naive.errors_of_delete(path, recursive=recursive)
+        done = self.do(c.Delete(*self.numbers(), path, recursive), errors)
+        if done is not None:
+            assert done.changed == self.naive.has(path)
+            self.naive.delete(path)
+
+    @precondition(lambda self: self.naive.files)
+    @rule(data=st.data())
+    def delete_a_file(self, data: st.DataObject) -> None:
+        self.delete(data.draw(st.sampled_from(sorted(self.naive.files))), False)
+
+    # -- what the leader does in the background ----------------------------------
+
+    @precondition(lambda self: self.state.files)
+    @rule(data=st.data(), late=st.booleans())
+    def relocate(self, data: st.DataObject, late: bool) -> None:
+        """Moves a few files into one new stripe; `late` ones have moved meanwhile."""
+        ids = sorted(self.state.files)
+        chosen = data.draw(st.lists(st.sampled_from(ids), unique=True, min_size=1, max_size=3))
+        records = [self.state.files[id_].record for id_ in chosen]
+        total = sum(record.size for record in records)
+        if total == 0:
+            return
+        stripe = self.new_stripe(data, total)
+        moves, at = [], 0
+        for record in records:
+            extents = (Extent(stripe.id, at, record.size),)
+            moves.append(c.Move(record.id, record.layout - late, extents))
+            at += record.size
+        command = c.Relocate((stripe,), tuple(moves))
+        (result,) = self.apply(command)
+        assert result == c.Done(0 if late else len(moves), changed=not late)
+        if not late:
+            self.known.add(stripe.id)
+        before = dump(self.state)
+        assert self.apply(command) == (c.Done(0, changed=False),)
+        assert dump(self.state) == before
+
+    @rule(data=st.data())
+    def reap(self, data: st.DataObject) -> None:
+        named = [stripe.id for stripe in self.offered]
+        chosen = data.draw(st.lists(st.sampled_from(named), max_size=5)) if named else []
+        live = self.live_extents().keys()
+        self.apply(c.Reap(tuple(chosen)))
+        assert self.state.ledger.entries.keys().isdisjoint(set(chosen) - live)
+
+    @rule(slot=st.integers(0, AGENTS - 1), below=st.integers(0, 12))
+    def fence(self, slot: int, below: int) -> None:
+        self.apply(c.Fence(slot, self.lives[slot], below))
+        self.fences[slot, self.lives[slot]] = max(self.fences[slot, self.lives[slot]], below)
+        for stripe in self.offered:
+            verdict = self.state.ledger.verdict(stripe.id)
+            if stripe.id in self.state.ledger.entries:
+                assert verdict is Verdict.KEEP
+            elif UploadLost in self.errors_of_stripe(stripe):
+                assert verdict is Verdict.DROP
+            else:
+                assert verdict is Verdict.UNDECIDED
+
+    @precondition(lambda self: self.history)
+    @rule(data=st.data())
+    def repeat(self, data: st.DataObject) -> None:
+        """A client's command that is sent again gets its first answer and does nothing."""
+        command, results = data.draw(st.sampled_from(self.history))
+        if any(isinstance(r.error(), StaleShards | UploadLost) for r in refusals(results)):
+            return  # not recorded, on purpose: it is a new try
+        before = dump(self.state, sessions=False)
+        assert self.apply(command) == results
+        assert dump(self.state, sessions=False) == before | {"clock_ms": self.clock_ms}
+
+    # -- what always holds --------------------------------------------------------
+
+    def records(self) -> list[FileRecord]:
+        return [file.record for file in files_under(self.state.tree.root)]
+
+    def live_extents(self) -> dict[str, Counter[int]]:
+        """Stripe -> file -> bytes, straight from the files."""
+        found: dict[str, Counter[int]] = {}
+        for record in self.records():
+            for extent in record.extents:
+                found.setdefault(extent.stripe, Counter())[record.id] += extent.length
+        return found
+
+    @invariant()
+    def the_paths_are_those_of_the_naive_namespace(self) -> None:
+        shown = dump(self.state)["tree"]
+        contents = {p: what[1].checksum for p, what in shown.items() if what[0] == "file"}
+        assert contents == self.naive.files
+        assert {p for p, what in shown.items() if what[0] == "directory"} == self.naive.directories
+        assert self.state.tree.directories == len(self.naive.directories)
+
+    @invariant()
+    def the_counters_are_the_sums_over_all_files(self) -> None:
+        records = self.records()
+        assert sorted(self.state.files) == sorted(record.id for record in records)
+        assert self.state.bytes_logical == sum(record.size for record in records)
+        assert self.state.bytes_inline == sum(len(record.inline or b"") for record in records)
+        assert sorted(self.state.demotable) == sorted(
+            r.id for r in records if r.inline is not None and r.size > DEMOTE_BYTES_MIN
+        )
+        assert list(self.state.demotable) == sorted(self.state.demotable), "oldest first"
+
+    @invariant()
+    def a_file_has_its_size_in_exactly_one_kind_of_place(self) -> None:
+        for record in self.records():
+            assert record.size == self.sizes[record.checksum]
+            assert (record.inline is None) == bool(record.extents)
+            held = record.inline or b""
+            assert len(held) + sum(extent.length for extent in record.extents) == record.size
+
+    @invariant()
+    def the_ledger_is_what_follows_from_the_files(self) -> None:
+        ledger, live = self.state.ledger, self.live_extents()
+        assert live.keys() <= ledger.entries.keys(), "a live stripe is not known"
+        assert ledger.entries.keys() <= self.known, "a stripe is known that no file ever used"
+        for id_, entry in ledger.entries.items():
+            assert entry.files == live.get(id_, {})
+            assert entry.live_bytes == sum(entry.files.values())
+            assert (id_ in ledger.freed_ms) == (entry.live_bytes == 0)
+        stripes = {id_: entry.stripe for id_, entry in ledger.entries.items()}
+        assert ledger.live_bytes == sum(sum(files.values()) for files in live.values())
+        assert ledger.payload_bytes == sum(stripes[id_].payload_bytes for id_ in live)
+        assert ledger.stored_bytes == sum(stored_bytes(stripe) for stripe in stripes.values())
+        assert set(ledger.partly_dead) == {
+            id_ for id_ in live if sum(live[id_].values()) < stripes[id_].payload_bytes
+        }
+        assert list(ledger.freed_ms.values()) == sorted(ledger.freed_ms.values())
+
+    @invariant()
+    def the_roster_shows_who_is_up_and_in_which_life(self) -> None:
+        shown = {slot: (a.incarnation, a.up) for slot, a in self.state.agents.items()}
+        assert shown == {slot: (self.lives[slot], up) for slot, up in self.up.items()}
+
+    @invariant()
+    def time_never_goes_back(self) -> None:
+        assert self.state.clock_ms == self.clock_ms
+
+    @invariant()
+    def the_twin_behind_the_wire_is_equal(self) -> None:
+        assert dump(self.state) == dump(self.twin)
+
+
+def refusals(results: tuple[c.Result, ...]) -> list[c.Refused]:
+    return [result for result in results if isinstance(result, c.Refused)]
+
+
+NamespaceMachine.TestCase.settings = settings(
+    max_examples=120,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
+TestNamespace: Any = NamespaceMachine.TestCase
+
+
+# The naive namespace itself
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"), [("/", []), ("/a", ["/"]), ("/a/b/c", ["/a/b", "/a", "/"])]
+)
+def test_above_names_the_directories_that_a_path_lies_in(path: str, expected: list[str]) -> None:
+    assert list(above(path)) == expected
