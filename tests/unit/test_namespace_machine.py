@@ -38,14 +38,16 @@ from diskless.namespace import commands as c
 from diskless.namespace.ledger import Verdict, stored_bytes
 from diskless.namespace.state import DEMOTE_BYTES_MIN, NamespaceState
 from diskless.namespace.tree import files_under
-from tests.unit.test_namespace_world import agent_up, dump
+from tests.unit.test_namespace_world import agent_up, dump, dump_tree
 
 AGENTS = 4
 SIZES = [1, 7, DEMOTE_BYTES_MIN, DEMOTE_BYTES_MIN + 1]
 BAD_PATHS = ["", "x", "/a/", "/a/../b"]
 
 paths = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(lambda p: "/" + "/".join(p))
-any_paths = st.one_of(paths, paths, paths, st.sampled_from(["/", *BAD_PATHS]))
+odd_paths = st.sampled_from(["/", *BAD_PATHS])
+any_paths = st.integers(0, 9).flatmap(lambda n: odd_paths if n == 9 else paths)
+slots = st.integers(0, AGENTS - 1)
 sizes = st.sampled_from(SIZES)
 
 Errors = set[type[DisklessError]]
@@ -210,27 +212,38 @@ class NamespaceMachine(RuleBasedStateMachine):
 
     # -- time, agents, sessions -------------------------------------------------
 
-    @rule(ms=st.integers(-1000, 10_000))
-    def wait(self, ms: int) -> None:
+    @rule(data=st.data(), ms=st.integers(-1000, 10_000))
+    def something_happens(self, data: st.DataObject, ms: int) -> None:
+        """One rule for all of these, so that most steps are commands of clients."""
         self.now_ms += ms
+        slot = data.draw(slots)
+        match data.draw(st.integers(0, 5)):
+            case 0:
+                self.open_session()
+            case 1:
+                self.start_agent(slot)
+            case 2:
+                self.repeat_agent_up(slot, data.draw(st.integers(1, self.lives[slot])))
+            case 3:
+                self.stop_agent(slot, self.lives[slot])
+            case 4:
+                self.stop_agent(data.draw(st.integers(0, AGENTS)), data.draw(st.integers(1, 3)))
+            case 5:
+                self.fence(slot, data.draw(st.integers(0, 6)))
 
-    @rule()
     def open_session(self) -> None:
         (result,) = self.apply(c.OpenSession())
         assert isinstance(result, c.Done)
         assert result.number == self.session + 1
         self.session = result.number
 
-    @rule(slot=st.integers(0, AGENTS - 1))
     def start_agent(self, slot: int) -> None:
         self.lives[slot] += 1
         command = agent_up(slot, f"boot {self.lives[slot]}", host=f"host-{slot % 2}")
         assert self.apply(command) == (c.Done(self.lives[slot]),)
         self.up[slot] = True
 
-    @rule(slot=st.integers(0, AGENTS - 1), lives=st.data())
-    def repeat_agent_up(self, slot: int, lives: st.DataObject) -> None:
-        life = lives.draw(st.integers(1, self.lives[slot]))
+    def repeat_agent_up(self, slot: int, life: int) -> None:
         before = dump(self.state)
         (result,) = self.apply(agent_up(slot, f"boot {life}", host=f"host-{slot % 2}"))
         assert isinstance(result, c.Done)
@@ -241,7 +254,6 @@ class NamespaceMachine(RuleBasedStateMachine):
         else:
             assert dump(self.state) == before | {"clock_ms": self.clock_ms}
 
-    @rule(slot=st.integers(0, AGENTS), life=st.integers(1, 3))
     def stop_agent(self, slot: int, life: int) -> None:
         self.apply(c.AgentDown(slot, life))
         if slot < AGENTS and life == self.lives[slot]:
@@ -314,11 +326,11 @@ class NamespaceMachine(RuleBasedStateMachine):
                 self.take_in(put)
 
     def new_stripe(self, data: st.DataObject, payload_bytes: int) -> Stripe:
-        writer = data.draw(st.integers(0, AGENTS - 1))
+        writer = data.draw(slots)
         who = (writer, self.lives[writer])
         self.counters[who] = max(self.counters[who] + 1, self.fences[who])
-        slots = data.draw(st.permutations(range(AGENTS)))[:3]
-        places = tuple(Place(slot, self.lives[slot]) for slot in slots)
+        chosen = data.draw(st.permutations(range(AGENTS)))[:3]
+        places = tuple(Place(slot, self.lives[slot]) for slot in chosen)
         stripe = Stripe(f"{who[0]}.{who[1]}.{self.counters[who]}", 2, 1, payload_bytes, places)
         self.offered.append(stripe)
         return stripe
@@ -362,12 +374,22 @@ class NamespaceMachine(RuleBasedStateMachine):
         if self.do(c.Rename(*self.numbers(), source, to, overwrite), errors) is not None:
             self.naive.rename(source, to)
 
+    def existing(self) -> st.SearchStrategy[str]:
+        return st.sampled_from(sorted({*self.naive.files, *self.naive.directories} - {"/"}))
+
+    @precondition(lambda self: self.naive.files or len(self.naive.directories) > 1)
     @rule(data=st.data(), overwrite=st.booleans())
     def rename_onto_what_is_there(self, data: st.DataObject, overwrite: bool) -> None:
-        there = st.sampled_from(sorted({*self.naive.files, *self.naive.directories}))
-        self.rename(data.draw(there), data.draw(there), overwrite)
+        self.rename(data.draw(self.existing()), data.draw(self.existing()), overwrite)
 
-    @rule(path=any_paths, recursive=st.booleans())
+    @precondition(lambda self: self.naive.files or len(self.naive.directories) > 1)
+    @rule(data=st.data(), name=st.sampled_from("abcd"))
+    def rename_into_a_directory(self, data: st.DataObject, name: str) -> None:
+        parent = data.draw(st.sampled_from(sorted(self.naive.directories)))
+        to = f"{parent.rstrip('/')}/{name}"
+        self.rename(data.draw(self.existing()), to, data.draw(st.booleans()))
+
+    @rule(path=any_paths, recursive=st.integers(0, 4).map(lambda n: n == 4))
     def delete(self, path: str, recursive: bool) -> None:
         errors = self.naive.errors_of_delete(path, recursive=recursive)
         done = self.do(c.Delete(*self.numbers(), path, recursive), errors)
@@ -375,10 +397,10 @@ class NamespaceMachine(RuleBasedStateMachine):
             assert done.changed == self.naive.has(path)
             self.naive.delete(path)
 
-    @precondition(lambda self: self.naive.files)
+    @precondition(lambda self: self.naive.files or len(self.naive.directories) > 1)
     @rule(data=st.data())
-    def delete_a_file(self, data: st.DataObject) -> None:
-        self.delete(data.draw(st.sampled_from(sorted(self.naive.files))), False)
+    def delete_what_is_there(self, data: st.DataObject) -> None:
+        self.delete(data.draw(self.existing()), data.draw(st.booleans()))
 
     # -- what the leader does in the background ----------------------------------
 
@@ -415,7 +437,6 @@ class NamespaceMachine(RuleBasedStateMachine):
         self.apply(c.Reap(tuple(chosen)))
         assert self.state.ledger.entries.keys().isdisjoint(set(chosen) - live)
 
-    @rule(slot=st.integers(0, AGENTS - 1), below=st.integers(0, 12))
     def fence(self, slot: int, below: int) -> None:
         self.apply(c.Fence(slot, self.lives[slot], below))
         self.fences[slot, self.lives[slot]] = max(self.fences[slot, self.lives[slot]], below)
@@ -454,7 +475,7 @@ class NamespaceMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_paths_are_those_of_the_naive_namespace(self) -> None:
-        shown = dump(self.state)["tree"]
+        shown = dump_tree(self.state)
         contents = {p: what[1].checksum for p, what in shown.items() if what[0] == "file"}
         assert contents == self.naive.files
         assert {p for p, what in shown.items() if what[0] == "directory"} == self.naive.directories
@@ -516,8 +537,8 @@ def refusals(results: tuple[c.Result, ...]) -> list[c.Refused]:
 
 
 NamespaceMachine.TestCase.settings = settings(
-    max_examples=120,
-    stateful_step_count=40,
+    max_examples=100,
+    stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,

@@ -168,6 +168,12 @@ def test_a_number_within_the_window_that_was_skipped_runs_late(world: World) -> 
     assert world.do(c.Mkdirs(world.session, 3, "/just/in/time")).changed
 
 
+def test_a_late_number_does_not_move_the_window_back(world: World) -> None:
+    world.do(c.Mkdirs(world.session, 2 * ANSWERS_PER_SESSION, "/fast"))
+    world.do(c.Mkdirs(world.session, ANSWERS_PER_SESSION + 1, "/slow"))
+    assert world.refusal(c.Mkdirs(world.session, ANSWERS_PER_SESSION, "/x")) is SessionExpired
+
+
 def test_a_refused_repeat_does_not_move_the_window(world: World) -> None:
     stale = world.stripe()
     world.do(agent_up(1, "second"))
@@ -184,6 +190,8 @@ def test_a_session_remembers_a_bounded_number_of_answers() -> None:
         assert sessions.answer(number, sequence) is None
         sessions.record(number, sequence, c.Done(sequence))
         assert len(sessions._sessions[number].answers) < 2 * ANSWERS_PER_SESSION
+        oldest = max(1, sequence - ANSWERS_PER_SESSION + 1)
+        assert sessions.answer(number, oldest) == c.Done(oldest)
     newest = 5 * ANSWERS_PER_SESSION - 1
     for sequence in range(newest - ANSWERS_PER_SESSION + 1, newest + 1):
         assert sessions.answer(number, sequence) == c.Done(sequence)
