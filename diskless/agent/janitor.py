@@ -24,6 +24,7 @@ from diskless.model import Extent, FileRecord, Stripe, cut, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.ledger import Entry, Verdict
+from diskless.namespace.state import NamespaceState
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,6 @@ class Janitor:
         now_ms: Callable[[], int],
     ) -> None:
         self._replica = replica
-        self._state = replica.state
         self._roster = roster
         self._shards = shards
         self._peers = peers
@@ -109,6 +109,10 @@ class Janitor:
         self._pulses = pulses
         self._tuning = tuning
         self._now_ms = now_ms
+
+    @property
+    def _state(self) -> NamespaceState:
+        return self._replica.state
 
     async def run(self) -> None:
         while True:
@@ -267,9 +271,6 @@ class Janitor:
             for stripe in stripes:
                 self._writer.release(stripe)
         assert isinstance(result, c.Done)
-        if result.number == 0:
-            for stripe in stripes:
-                self._writer.give_up(stripe)
         log.info("repacked files=%d of=%d bytes=%d", result.number, len(records), len(data))
 
     async def _bytes_to_move(

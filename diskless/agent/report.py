@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diskless.agent.ports import Pulse
+from diskless.agent.replica import Replica
 from diskless.config import ClusterSettings
 from diskless.model import Place, slot_name
 from diskless.namespace.state import NamespaceState
@@ -16,16 +17,20 @@ class Reporter:
         settings: ClusterSettings,
         cluster_id: str,
         slot: int,
-        state: NamespaceState,
+        replica: Replica,
         pulses: Mapping[int, Pulse],
     ) -> None:
         self._settings = settings
         self._cluster_id = cluster_id
         self._slot = slot
-        self._state = state
+        self._replica = replica
         self._pulses = pulses
         self._health_key = (-1, -1)
         self._health: dict[str, int] = {}
+
+    @property
+    def _state(self) -> NamespaceState:
+        return self._replica.state
 
     def report(self) -> dict[str, Any]:
         settings, state = self._settings, self._state

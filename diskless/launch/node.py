@@ -61,7 +61,6 @@ class Node:
         self.boot = secrets.token_hex(8)
         cluster, tuning = settings.cluster, settings.cluster.tuning
         self.replica = Replica(slot=self.slot, now_ms=_now_ms)
-        state = self.replica.state
         self.roster = Roster(
             slot=self.slot,
             seeds=settings.seeds,
@@ -71,7 +70,7 @@ class Node:
         self.shards = ShardStore(
             bytes_max=cluster.memory_bytes,
             now_s=time.monotonic,
-            other_bytes=lambda: state.bytes_inline,
+            other_bytes=lambda: self.replica.state.bytes_inline,
         )
         self.peers = Peers(secret=settings.secret, tuning=tuning)
         self.namespace = Router(
@@ -113,7 +112,7 @@ class Node:
             roster=self.roster,
             peers=self.peers,
             failure_timeout_s=tuning.failure_timeout_s,
-            inline_room=lambda: state.bytes_inline < tuning.inline_share_max * cluster.memory_bytes,
+            inline_room=self._has_inline_room,
         )
         self.janitor = Janitor(
             replica=self.replica,
@@ -133,7 +132,7 @@ class Node:
             settings=cluster,
             cluster_id=settings.cluster_id,
             slot=self.slot,
-            state=state,
+            replica=self.replica,
             pulses=self.monitor.pulses,
         )
         self.replica.report = lambda: json.dumps(reporter.report()).encode()
@@ -215,6 +214,11 @@ class Node:
                 pid=os.getpid(),
             ),
         )
+
+    def _has_inline_room(self) -> bool:
+        cluster = self.settings.cluster
+        allowed = cluster.tuning.inline_share_max * cluster.memory_bytes
+        return self.replica.state.bytes_inline < allowed
 
     def _holds(self) -> list[Hold]:
         if self.shards.incarnation is None:
