@@ -6,7 +6,7 @@ to the agents as they are. `validate()` runs once, before anything starts.
 """
 
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from decimal import Decimal
 from typing import Any
 
@@ -86,8 +86,16 @@ class Tuning:
             raise BadSettings("stripe_bytes must lie between 64 KiB and 4 MiB")
         if self.inline_bytes_max > self.stripe_bytes:
             raise BadSettings("inline_bytes_max must not exceed stripe_bytes")
+        for name in _TIMES:
+            if not 0 < getattr(self, name) <= 86_400:
+                raise BadSettings(f"{name} must lie above 0 and be at most a day, in seconds")
+        if not (0 < self.inline_share_max < 1 and 0 < self.repack_live_share < 1):
+            raise BadSettings("inline_share_max and repack_live_share are parts of 1")
         if self.upload_bytes_max < 2 * self.stripe_bytes:
             raise BadSettings("upload_bytes_max must hold at least two stripes")
+
+
+_TIMES = tuple(entry.name for entry in fields(Tuning) if entry.name.endswith("_s"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

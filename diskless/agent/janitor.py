@@ -164,12 +164,16 @@ class Janitor:
     # -- fencing ----------------------------------------------------------------
 
     async def fence(self) -> None:
-        """Ends the unfinished stripes of writers whose shards nobody claims."""
-        for writer, since_s in list(self._replica.undecided_since.items()):
-            below = self._fence_for(writer, since_s)
+        """Ends the unfinished stripes of writers whose shards nobody claims.
+
+        Also of those whose reaped stripes are remembered, to be able to forget them.
+        """
+        undecided = self._replica.undecided_since
+        for writer in {**undecided, **self._state.ledger.reaped}:
+            below = self._fence_for(writer, undecided.setdefault(writer, self._now_ms() / 1000))
             if below is None:
                 continue
-            del self._replica.undecided_since[writer]
+            del undecided[writer]
             if below > self._state.ledger.fences.get(writer, 0):
                 log.info("fence writer=%s.%d below=%d", slot_name(writer[0]), writer[1], below)
                 await self._replica.execute(c.Fence(writer[0], writer[1], below))
@@ -186,7 +190,7 @@ class Janitor:
         if not lives and self._now_ms() / 1000 - since_s < self._tuning.orphan_delay_s:
             return None  # a client may still bring its stripes to another agent
         up = [a.slot for a in self._state.agents.values() if a.up]
-        if any(other not in self._pulses for other in up) or (lives and slot not in self._pulses):
+        if any(other not in self._pulses for other in up):
             return None
         reported = [
             hold.counter
@@ -194,6 +198,11 @@ class Janitor:
             for hold in pulse.holds
             if (hold.slot, hold.incarnation) == writer
         ]
+        if lives and not any(
+            (hold.slot, hold.incarnation) == writer
+            for hold in (self._pulses[slot].holds if slot in self._pulses else ())
+        ):
+            return None  # the writer itself has not spoken
         return min(reported, default=NO_MORE)
 
     # -- packing ----------------------------------------------------------------

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 FLUSH_BYTES_MAX = 4 << 20
 FLUSH_PUTS_MAX = 512
+FLUSH_META_BYTES_MAX = 6 << 20
+"""Of paths and stripes: one command must fit in one message between agents."""
 FLUSHES_MAX = 8
 PATIENCE_S = 0.05
 """A flush that takes longer lets the next one start beside it."""
@@ -158,10 +160,11 @@ class Packer:
         self._start_flush()
 
     def _take(self) -> list[_Waiting]:
-        count, size = 0, 0
+        count, size, meta = 0, 0, 0
         for waiting in self._waiting[:FLUSH_PUTS_MAX]:
             size += len(waiting.put.tail)
-            if count and size > FLUSH_BYTES_MAX:
+            meta += _meta_bytes(waiting.put)
+            if count and (size > FLUSH_BYTES_MAX or meta > FLUSH_META_BYTES_MAX):
                 break
             count += 1
         taken, self._waiting = self._waiting[:count], self._waiting[count:]
@@ -228,13 +231,13 @@ class Packer:
                 puts.append(_command(waiting.put, cut(spread, at, size), inline=inline))
                 at += size
             results = await self._namespace.execute(c.Commit(tuple(stripes), tuple(puts)))
+            if all(isinstance(r, c.Refused) and isinstance(r.error(), NEVER_DONE) for r in results):
+                for stripe in fresh:
+                    self._writer.give_up(stripe)
+            return results
         finally:
             for stripe in fresh:
                 self._writer.release(stripe)
-        if all(isinstance(r, c.Refused) and isinstance(r.error(), NEVER_DONE) for r in results):
-            for stripe in fresh:
-                self._writer.give_up(stripe)
-        return results
 
     def _fits_inline(self, group: list[_Waiting]) -> bool:
         return (
@@ -261,6 +264,11 @@ class Packer:
                     self._writer.release(stripe)
                 raise error
         return stripes
+
+
+def _meta_bytes(put: PendingPut) -> int:
+    """About how much of a command the put takes, its inline bytes aside."""
+    return 200 * len(put.sealed) + sum(64 + 2 * len(file.path) for file in put.files)
 
 
 def _command(put: PendingPut, tail: list[Extent], *, inline: bool) -> c.Put:

@@ -12,7 +12,14 @@ from typing import Any
 
 from diskless.agent.ports import LeaderPeers
 from diskless.agent.roster import Roster
-from diskless.errors import DisklessError, NamespaceLost, NotLeader, Unavailable
+from diskless.errors import (
+    DeadlineExceeded,
+    DisklessError,
+    NamespaceLost,
+    NotLeader,
+    SessionExpired,
+    Unavailable,
+)
 from diskless.model import StripeId, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
@@ -106,10 +113,15 @@ class Router:
         """Raises Unavailable when no leader answered within the deadline."""
         if self._replica.is_here:
             return await self._replica.execute(command)
-        results: tuple[c.Result, ...] = await self._retry(
-            lambda address: self._peers.execute(LEADER_SLOT, address, command)
-        )
-        return results
+        tries = 0
+
+        async def ask(address: str) -> tuple[c.Result, ...]:
+            nonlocal tries
+            tries += 1
+            return await self._peers.execute(LEADER_SLOT, address, command)
+
+        results: tuple[c.Result, ...] = await self._retry(ask)
+        return results if tries == 1 else tuple(_after_repeat(result) for result in results)
 
     async def run(self, command: c.Command) -> c.Done:
         """A command with one result; a refusal is raised as its error."""
@@ -137,3 +149,14 @@ class Router:
                     await asyncio.sleep(RETRY_PAUSE_S)
         except TimeoutError:
             raise Unavailable(f"no leader answered within {self._timeout_s:g} s: {last}") from None
+
+
+def _after_repeat(result: c.Result) -> c.Result:
+    """An expired session refuses a repeat although the first try may have run.
+
+    A client that sent its command once would take SessionExpired for proof that it did
+    not, and run it again.
+    """
+    if isinstance(result, c.Refused) and result.reason == SessionExpired.__name__:
+        return c.Refused(DeadlineExceeded.__name__, f"the outcome cannot be told: {result.message}")
+    return result

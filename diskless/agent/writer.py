@@ -47,9 +47,13 @@ class Writer:
 
     def release(self, stripe: Stripe) -> None:
         """The stripe is committed, or nobody will commit it any more."""
+        if self._holds(stripe):
+            self._held.discard(StripeId.parse(stripe.id).counter)
+
+    def _holds(self, stripe: Stripe) -> bool:
         who = StripeId.parse(stripe.id)
-        if (who.slot, who.incarnation) == (self._roster.slot, self._shards.incarnation):
-            self._held.discard(who.counter)
+        mine = (self._roster.slot, self._shards.incarnation)
+        return (who.slot, who.incarnation) == mine and who.counter in self._held
 
     async def seal(self, payload: bytes) -> Stripe:
         """Stores `payload` as a stripe that survives any k losses.
@@ -124,7 +128,13 @@ class Writer:
             self._roster.suspect(agent)
 
     def give_up(self, stripe: Stripe) -> None:
-        """Drops the shards of a stripe that certainly will not be committed."""
+        """Drops the shards of a stripe that certainly will not be committed.
+
+        Only of one that was sealed here and is still held: of any other this agent
+        cannot know that no file lies in it.
+        """
+        if not self._holds(stripe):
+            return
         self.release(stripe)
         holders = [self._roster.holder(place) for place in stripe.places]
         self._drop(stripe.id, [agent for agent in holders if agent is not None])

@@ -14,7 +14,7 @@ from diskless.client.attempts import Attempts
 from diskless.client.caller import Caller
 from diskless.client.connection import Connection
 from diskless.config import KIB, MIB
-from diskless.errors import DisklessError, InternalError, NotFound, Unavailable
+from diskless.errors import DisklessError, InternalError, NotFound, PathIsDirectory, Unavailable
 from diskless.gateway.messages import Kind, Open, Opened, Read, Status
 from diskless.model import Extent
 
@@ -42,7 +42,10 @@ class Content:
     def reopen(self) -> None:
         """Finds where the same bytes are now. Raises NotFound if the file has others."""
         wanted = self.status.id
-        opened, first = self._open(0)
+        try:
+            opened, first = self._open(0)
+        except PathIsDirectory:
+            raise NotFound(f"{self._path} was deleted while it was read") from None
         if opened.file.id != wanted:
             raise NotFound(f"{self._path} was replaced while it was read")
         self._place(opened, first)

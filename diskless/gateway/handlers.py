@@ -119,9 +119,15 @@ class ClientDoor:
 
     def _write(self, meta: m.Write, payload: Payload) -> Awaitable[Answer]:
         # Appending happens here and now, so that frames keep the order they came in.
+        self._check_resume(meta.resume)
         upload = self._uploads.get(meta.upload, meta.offset, meta.resume)
         upload.append(meta.offset, payload)
         return self._written(upload)
+
+    def _check_resume(self, stripes: Sequence[Stripe]) -> None:
+        """Stripes come back from clients: one with less protection is not of our making."""
+        if any(stripe.parity_shards != self._settings.parity_shards for stripe in stripes):
+            raise BadRequest("a stripe to resume has not the cluster's number of parity shards")
 
     async def _written(self, upload: Upload) -> Answer:
         await upload.room()
@@ -129,6 +135,7 @@ class ClientDoor:
         return m.Written(upload.received, start, sealed), ()
 
     def _commit(self, meta: m.Commit, payload: Payload) -> Awaitable[Answer]:
+        self._check_resume(meta.resume)
         upload = self._uploads.get(meta.upload, meta.offset, meta.resume)
         _check_files(meta.files, upload.received + len(payload))
         upload.append(meta.offset, payload)

@@ -70,7 +70,7 @@ class Node:
         self.shards = ShardStore(
             bytes_max=cluster.memory_bytes,
             now_s=time.monotonic,
-            other_bytes=lambda: self.replica.state.bytes_inline,
+            other_bytes=lambda: self.replica.state.bytes_used,
         )
         self.peers = Peers(secret=settings.secret, tuning=tuning)
         self.namespace = Router(

@@ -36,6 +36,7 @@ class Ledger:
         self.entries: dict[str, Entry] = {}
         self.freed_ms: dict[str, int] = {}  # in order of freeing
         self.fences: dict[tuple[int, int], int] = {}
+        self.reaped: dict[tuple[int, int], set[int]] = {}  # by writer, above its fence
         self.partly_dead: dict[str, None] = {}  # live, but not all of their bytes are
         self.live_bytes = 0
         self.payload_bytes = 0  # of stripes that are not freed
@@ -43,9 +44,8 @@ class Ledger:
         self.changes = 0  # counts changes of the set of stripes, for caches
 
     def check_new(self, stripe: Stripe) -> None:
-        """Raises UploadLost if a fence forbids to define this stripe, BadRequest for no id."""
-        who = StripeId.parse(stripe.id)
-        if who.counter < self.fences.get((who.slot, who.incarnation), 0):
+        """Raises UploadLost if this stripe can no longer be defined, BadRequest for no id."""
+        if self._is_over(stripe.id):
             raise UploadLost(f"stripe {stripe.id} was given up as unfinished: write it again")
 
     def define(self, stripe: Stripe) -> None:
@@ -96,15 +96,34 @@ class Ledger:
         self.changes += 1
 
     def reap(self, stripes: Iterable[str]) -> None:
-        """Forgets stripes that are freed; others of the list are left as they are."""
+        """Forgets stripes that are freed; others of the list are left as they are.
+
+        Their numbers are remembered until a fence covers them, so that a belated commit
+        cannot define one again when its shards have been dropped.
+        """
         for id_ in stripes:
-            if self.freed_ms.pop(id_, None) is not None:
-                self.stored_bytes -= stored_bytes(self.entries.pop(id_).stripe)
-                self.changes += 1
+            if self.freed_ms.pop(id_, None) is None:
+                continue
+            self.stored_bytes -= stored_bytes(self.entries.pop(id_).stripe)
+            self.changes += 1
+            who = StripeId.parse(id_)
+            if not self._is_over(id_):
+                self.reaped.setdefault((who.slot, who.incarnation), set()).add(who.counter)
 
     def fence(self, slot: int, incarnation: int, below: int) -> None:
-        key = (slot, incarnation)
-        self.fences[key] = max(below, self.fences.get(key, 0))
+        writer = (slot, incarnation)
+        self.fences[writer] = max(below, self.fences.get(writer, 0))
+        above = {n for n in self.reaped.pop(writer, ()) if n >= self.fences[writer]}
+        if above:
+            self.reaped[writer] = above
+
+    def _is_over(self, id_: str) -> bool:
+        """Whether a stripe can no longer be defined: it is fenced, or has been reaped."""
+        who = StripeId.parse(id_)
+        writer = (who.slot, who.incarnation)
+        return who.counter < self.fences.get(writer, 0) or who.counter in self.reaped.get(
+            writer, ()
+        )
 
     def get(self, id_: str) -> Stripe:
         entry = self.entries.get(id_)
@@ -115,9 +134,7 @@ class Ledger:
     def verdict(self, id_: str) -> Verdict:
         if id_ in self.entries:
             return Verdict.KEEP
-        who = StripeId.parse(id_)
-        fenced = who.counter < self.fences.get((who.slot, who.incarnation), 0)
-        return Verdict.DROP if fenced else Verdict.UNDECIDED
+        return Verdict.DROP if self._is_over(id_) else Verdict.UNDECIDED
 
 
 def stored_bytes(stripe: Stripe) -> int:

@@ -8,8 +8,9 @@ last `ANSWERS_PER_SESSION` sequence numbers are kept; older ones are refused too
 from diskless.errors import SessionExpired
 from diskless.namespace.commands import Result
 
-SESSIONS_MAX = 4096
-ANSWERS_PER_SESSION = 1024
+SESSIONS_MAX = 1024
+ANSWERS_PER_SESSION = 512
+"""More than a client has in flight. Together the answers take 100 MiB at most."""
 
 
 class _Session:

@@ -39,6 +39,7 @@ _SECTIONS: dict[str, Any] = {
     "extents": list[tuple[str, int, int]],
     "freed": list[tuple[str, int]],
     "fences": list[tuple[int, int, int]],
+    "reaped": list[tuple[int, int, int]],
     "partly_dead": list[tuple[str]],
     "sessions": list[tuple[int, int]],
     "answers": _Answers,
@@ -77,6 +78,9 @@ def snapshot(state: NamespaceState) -> Iterator[bytes]:
     )
     yield from _chunks("freed", ledger.freed_ms.items())
     yield from _chunks("fences", ((*who, below) for who, below in ledger.fences.items()))
+    yield from _chunks(
+        "reaped", ((*who, n) for who, numbers in ledger.reaped.items() for n in numbers)
+    )
     yield from _chunks("partly_dead", ((id_,) for id_ in ledger.partly_dead))
     yield from _chunks(
         "sessions", ((number, known.newest) for number, known in sessions._sessions.items())
@@ -222,6 +226,10 @@ class Restorer:
     def _fences(self, rows: list[tuple[int, int, int]]) -> None:
         for slot, incarnation, below in rows:
             self._state.ledger.fences[slot, incarnation] = below
+
+    def _reaped(self, rows: list[tuple[int, int, int]]) -> None:
+        for slot, incarnation, counter in rows:
+            self._state.ledger.reaped.setdefault((slot, incarnation), set()).add(counter)
 
     def _partly_dead(self, rows: list[tuple[str]]) -> None:
         for (id_,) in rows:

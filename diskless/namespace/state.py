@@ -36,6 +36,9 @@ class Summary(Struct, frozen=True, array_like=True):
 Offered = dict[str, Stripe | DisklessError]
 """The stripes of a command by id; an error says why one cannot be used."""
 
+FILE_OVERHEAD_BYTES = 512
+"""What Python's objects for a file's record and node take."""
+
 DEMOTE_BYTES_MIN = 4 * 1024
 """Inline files larger than this are listed for demotion into stripes."""
 
@@ -273,6 +276,11 @@ class NamespaceState:
         if agent is not None and agent.incarnation == incarnation and agent.up:
             self.agents[slot] = replace(agent, up=False)
             self.roster_version += 1
+
+    @property
+    def bytes_used(self) -> int:
+        """About how much memory the namespace takes."""
+        return self.bytes_inline + FILE_OVERHEAD_BYTES * len(self.files)
 
     # -- reads ------------------------------------------------------------------
 

@@ -336,8 +336,8 @@ class NamespaceMachine(RuleBasedStateMachine):
         return stripe
 
     def some_stripe(self, data: st.DataObject) -> Stripe:
-        """A new one, or one that was offered before: by now it may be live, freed or stale."""
-        reusable = [s for s in self.offered if s.id not in self.reaped()]
+        """A new one, or one that was offered before: by now it may be live, freed, reaped or stale."""
+        reusable = self.offered
         freed = [s for s in reusable if s.id in self.state.ledger.freed_ms]
         if reusable and data.draw(st.booleans()):
             return data.draw(st.sampled_from(freed or reusable))
@@ -353,7 +353,8 @@ class NamespaceMachine(RuleBasedStateMachine):
     def errors_of_stripe(self, stripe: Stripe) -> Errors:
         errors: Errors = set()
         who = StripeId.parse(stripe.id)
-        if who.counter < self.fences[who.slot, who.incarnation]:
+        fenced = who.counter < self.fences[who.slot, who.incarnation]
+        if fenced or stripe.id in self.reaped():
             errors.add(UploadLost)
         if any(place.incarnation != self.lives[place.slot] for place in stripe.places):
             errors.add(StaleShards)
@@ -439,7 +440,9 @@ class NamespaceMachine(RuleBasedStateMachine):
 
     def fence(self, slot: int, below: int) -> None:
         self.apply(c.Fence(slot, self.lives[slot], below))
-        self.fences[slot, self.lives[slot]] = max(self.fences[slot, self.lives[slot]], below)
+        who = (slot, self.lives[slot])
+        self.fences[who] = max(self.fences[who], below)
+        assert self.state.ledger.fences[who] == self.fences[who]
         for stripe in self.offered:
             verdict = self.state.ledger.verdict(stripe.id)
             if stripe.id in self.state.ledger.entries:

@@ -160,6 +160,7 @@ def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
         },
         "freed": list(ledger.freed_ms.items()),
         "fences": dict(sorted(ledger.fences.items())),
+        "reaped": {who: sorted(numbers) for who, numbers in sorted(ledger.reaped.items())},
         "partly_dead": list(ledger.partly_dead),
         "ledger_counts": (
             ledger.live_bytes, ledger.payload_bytes, ledger.stored_bytes, ledger.changes,
@@ -194,7 +195,7 @@ def test_the_dump_shows_every_part_that_a_state_and_its_ledger_have() -> None:
         "bytes_inline", "demotable", "roster_version", "_boots", "_last_file",
     }  # fmt: skip
     assert set(vars(state.ledger)) == {
-        "entries", "freed_ms", "fences", "partly_dead",
+        "entries", "freed_ms", "fences", "reaped", "partly_dead",
         "live_bytes", "payload_bytes", "stored_bytes", "changes",
     }  # fmt: skip
     assert set(vars(state.tree)) == {"root", "directories"}
