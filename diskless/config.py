@@ -111,9 +111,14 @@ class ClusterSettings:
     tuning: Tuning = field(default_factory=Tuning)
 
     @property
+    def voters(self) -> int:
+        """How many agents, the first slots, replicate the namespace."""
+        return 2 * self.parity_shards + 1
+
+    @property
     def agents_min(self) -> int:
         """Enough for a full stripe, and for a majority that survives k losses."""
-        return max(self.data_shards + self.parity_shards, 2 * self.parity_shards + 1)
+        return max(self.data_shards + self.parity_shards, self.voters)
 
     def validate(self) -> "ClusterSettings":
         """Returns itself, or raises BadSettings with one line that says what to change."""

@@ -158,12 +158,6 @@ class LaunchFailed(DisklessError, RuntimeError):
     exit_code = 16
 
 
-class NamespaceLost(DisklessError, OSError):
-    """The agent that kept the namespace came back without its memory."""
-
-    exit_code = 17
-
-
 class InternalError(DisklessError, RuntimeError):
     """A bug in diskless: the agent's log has the traceback."""
 

@@ -100,6 +100,7 @@ class Janitor:
         tuning: Tuning,
         now_ms: Callable[[], int],
     ) -> None:
+        """`pulses` are the latest answers of agents to this leader's beats."""
         self._replica = replica
         self._roster = roster
         self._shards = shards

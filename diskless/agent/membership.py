@@ -44,6 +44,7 @@ class Member:
         self._messages_sent = messages_sent
         self._corrupt_shards_seen = corrupt_shards_seen
         self.boot = ""
+        self._view = 0
         self.joined = asyncio.Event()
 
     async def join(self, namespace: Router, me: c.AgentUp) -> None:
@@ -59,7 +60,13 @@ class Member:
         log.info("joined slot=%s incarnation=%d", slot_name(me.slot), self._shards.incarnation)
 
     def pulse(self, beat: Beat) -> Pulse:
-        """Takes the leader's news and answers with this agent's."""
+        """Takes the leader's news and answers with this agent's.
+
+        A leader that was replaced and does not know it has no news.
+        """
+        if beat.view < self._view:
+            return self.vital_signs()
+        self._view = beat.view
         self._roster.leader = beat.leader
         self._roster.inline_room = beat.inline_room
         if beat.roster is not None:
@@ -118,6 +125,12 @@ class Monitor:
         self._beating: dict[int, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self.pulses: dict[int, Pulse] = {}
+
+    def begin(self) -> None:
+        """This agent leads from now on: what it knows of others is of no use yet."""
+        self._heard_s.clear()
+        self.pulses.clear()
+        self.publish()
 
     def publish(self) -> None:
         """Brings a changed roster to this agent at once and to the others soon."""
@@ -194,7 +207,9 @@ class Monitor:
             and known.roster_version == state.roster_version
         )
         roster = None if fresh else tuple(state.agents.values())
-        return Beat(self._slot, state.roster_version, roster, self._roster.inline_room)
+        return Beat(
+            self._slot, state.roster_version, roster, self._roster.inline_room, self._replica.view
+        )
 
     async def _judge(self, agent: AgentInfo, refused: bool, error: Unavailable) -> None:
         """After a beat without an answer: down, or not yet."""
@@ -205,7 +220,7 @@ class Monitor:
             return
         if refused or silent_s >= self._timeout_s:
             log.warning("agent down slot=%s error=%s", slot_name(agent.slot), error)
-            await self._replica.execute(c.AgentDown(agent.slot, agent.incarnation))
+            await self._try(c.AgentDown(agent.slot, agent.incarnation))
 
     async def _note(self, agent: AgentInfo, pulse: Pulse) -> None:
         current = self._replica.state.agents.get(agent.slot)
@@ -215,9 +230,16 @@ class Monitor:
         self.pulses[agent.slot] = pulse
         if not current.up:
             log.info("agent back slot=%s", slot_name(agent.slot))
-            await self._replica.execute(
+            await self._try(
                 c.AgentUp(
                     current.slot, current.boot, current.address, current.gateway,
                     current.socket, current.host, current.node, current.pid,
                 )
             )  # fmt: skip
+
+    async def _try(self, command: c.Command) -> None:
+        """If it fails another leader judges for itself, or this one again."""
+        try:
+            await self._replica.execute(command)
+        except DisklessError as error:
+            log.info("membership not recorded command=%s error=%s", command, error)

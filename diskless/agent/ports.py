@@ -40,6 +40,14 @@ class ShardPeers(Protocol):
         ...
 
 
+class VoterPeers(Protocol):
+    """The other voters of the namespace."""
+
+    def post(self, slot: int, address: str, message: bytes) -> None:
+        """Sends a message that may get lost; never waits."""
+        ...
+
+
 class Hold(Struct, frozen=True, array_like=True, gc=False):
     """The lowest stripe of a writer that is stored, not committed, and still wanted."""
 
@@ -56,6 +64,7 @@ class Beat(Struct, frozen=True):
     roster: tuple[AgentInfo, ...] | None
     """None if the agent has this version already."""
     inline_room: bool
+    view: int
 
 
 class Pulse(Struct, frozen=True):

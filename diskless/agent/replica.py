@@ -1,21 +1,29 @@
-"""The namespace on this agent: a replica of it, and the way to the one that leads.
+"""The namespace on this agent: its voter, if it has one, and the way to the leader.
 
-Until the namespace is replicated, slot 0 leads for ever and keeps the only copy.
-`Router` is what the rest of the agent uses: it finds the leader and repeats what
-got no answer, which is safe for every command (client commands carry their session
-and sequence, the others change nothing the second time).
+`Replica` drives the pure protocol of `namespace.replication`: it owns the clock, the
+waiting requests and the messages to other voters, and nothing of the protocol's rules.
+Slots 0 to 2k vote; on other agents it only says that they do not lead. `Router` is what
+the rest of the agent uses: it finds the leader and repeats what got no answer, which is
+safe for every command (client commands carry their session and sequence, the others
+change nothing the second time).
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from diskless.agent.ports import LeaderPeers
+import msgspec
+
+from diskless.agent.ports import LeaderPeers, VoterPeers
 from diskless.agent.roster import Roster
+from diskless.config import ClusterSettings
 from diskless.errors import (
+    BadRequest,
     DeadlineExceeded,
     DisklessError,
-    NamespaceLost,
     NotLeader,
     SessionExpired,
     Unavailable,
@@ -23,56 +31,168 @@ from diskless.errors import (
 from diskless.model import StripeId, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
+from diskless.namespace import replication as vr
 from diskless.namespace.ledger import Verdict
+from diskless.namespace.replication import messages
 from diskless.namespace.state import NamespaceState
 
-LEADER_SLOT = 0
-RETRY_PAUSE_S = 0.05
+log = logging.getLogger(__name__)
+
+TICK_S = 0.02
+RETRY_PAUSE_S = 0.02
+REFUSED_WITHIN_S = 0.5
+"""Two broken streams to a voter in this time mean that nobody listens there."""
 
 
 class Replica:
-    """The state, and the order in which commands reach it."""
+    """This agent's voter, driven."""
 
-    def __init__(self, *, slot: int, now_ms: Callable[[], int]) -> None:
-        self._slot = slot
+    def __init__(
+        self,
+        *,
+        slot: int,
+        settings: ClusterSettings,
+        roster: Roster,
+        peers: VoterPeers,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.slot = slot
+        self.voters = settings.voters
+        self._roster = roster
+        self._peers = peers
         self._now_ms = now_ms
-        self._formed = False
-        self.state = NamespaceState()
-        self.commands = 0
+        self._voter: vr.Replica | None = None
+        if slot < self.voters:
+            self._voter = vr.Replica(
+                slot=slot,
+                voters=self.voters,
+                machine=vr.NamespaceMachine,
+                random=random.Random(),
+                timing=_timing(settings.tuning.failure_timeout_s),
+            )
+        self._requests: dict[int, asyncio.Future[tuple[c.Result, ...]]] = {}
+        self._last_request = 0
+        self._broke_s: dict[int, float] = {}
         self.report: Callable[[], bytes] | None = None
-        self.on_roster: Callable[[], None] | None = None
+        self.on_roster: Callable[[], None] = lambda: None
+        """Called on the leader whenever an agent's address or state has changed."""
+        self.on_role: Callable[[bool], None] = lambda leads: None
         self.undecided_since: dict[tuple[int, int], float] = {}
+        self._roster_version = -1
+
+    # -- what it is ---------------------------------------------------------------
 
     @property
     def leads(self) -> bool:
-        return self.is_here and self._formed
+        return self._voter is not None and self._voter.leads
 
     @property
-    def is_here(self) -> bool:
-        """Whether this agent is the one to ask, even if it has forgotten everything."""
-        return self._slot == LEADER_SLOT
+    def leader(self) -> int | None:
+        """Who leads, as far as this voter knows."""
+        return self._voter.leader if self._voter is not None else None
 
-    def form(self) -> None:
+    @property
+    def view(self) -> int:
+        return self._voter.view if self._voter is not None else 0
+
+    @property
+    def state(self) -> NamespaceState:
+        """The replica's state. Another object after it was restored from a snapshot."""
+        if self._voter is None:
+            return _NOT_HERE
+        machine = self._voter.machine
+        assert isinstance(machine, vr.NamespaceMachine)
+        return machine.state
+
+    def status(self) -> vr.ReplicaStatus | None:
+        return self._voter.report(_clock_ms()) if self._voter is not None else None
+
+    def needs(self) -> str | None:
+        """One line on what keeps the namespace from serving here, if anything does."""
+        return self._voter.needs(_clock_ms()) if self._voter is not None else None
+
+    # -- its life -----------------------------------------------------------------
+
+    def form(self, cluster_id: str) -> None:
         """Begins an empty namespace. Only `diskless up` may ask for it, once: an agent
         that lost its memory must never take emptiness for the truth."""
-        self._formed = True
+        if self._voter is not None:
+            self._do(self._voter.form(cluster_id, _clock_ms()))
+
+    def recover(self, cluster_id: str) -> None:
+        """Begins a later life of this voter: its memory comes from the others."""
+        if self._voter is not None:
+            self._do(self._voter.recover(cluster_id, _clock_ms()))
+
+    async def run(self) -> None:
+        """Keeps the protocol's time until cancelled."""
+        if self._voter is None:
+            return
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._do(self._voter.tick(_clock_ms()))
+
+    # -- messages of other voters ---------------------------------------------------
+
+    def meet(self, slot: int, address: str) -> None:
+        self._roster.meet({slot: address})
+
+    def receive(self, sender: int, message: bytes) -> None:
+        """Takes a message. Raises BadRequest when it is not one."""
+        if self._voter is None or not 0 <= sender < self.voters:
+            raise BadRequest(f"{slot_name(self.slot)} and {sender} are not both voters")
+        try:
+            decoded = messages.decode(message)
+        except msgspec.DecodeError as error:
+            raise BadRequest(f"malformed message of {slot_name(sender)}: {error}") from None
+        self._do(self._voter.receive(sender, decoded, _clock_ms()))
+
+    def stream_broke(self, slot: int, address: str) -> None:
+        """A stream to a voter ended: if the next one does at once, nobody is there."""
+        if self._voter is None or self._roster.address_of(slot) != address:
+            return
+        now_s = time.monotonic()
+        again = now_s - self._broke_s.get(slot, -REFUSED_WITHIN_S) < REFUSED_WITHIN_S
+        self._broke_s[slot] = now_s
+        if again:
+            self._do(self._voter.suspect(slot, _clock_ms()))
+        else:
+            self._peers.post(slot, address, b"")  # opens a stream, or is refused
+
+    # -- commands and queries ---------------------------------------------------------
 
     async def execute(self, command: c.Command) -> tuple[c.Result, ...]:
-        """Orders and applies a command. Raises NotLeader, NamespaceLost."""
-        self._check_leads()
-        self.commands += 1
-        before = self.state.roster_version
-        results = self.state.apply(command, now_ms=self._now_ms())
-        if self.state.roster_version != before and self.on_roster is not None:
-            self.on_roster()
-        return results
+        """Has a command committed and applied. Raises NotLeader; Unavailable if the
+        outcome cannot be told because the leader changed meanwhile."""
+        if self._voter is None:
+            raise self._not_leader()
+        self._last_request += 1
+        request = self._last_request
+        future: asyncio.Future[tuple[c.Result, ...]] = asyncio.get_running_loop().create_future()
+        self._requests[request] = future
+        try:
+            self._do(
+                self._voter.submit(request, c.encode(command), _clock_ms(), wall_ms=self._now_ms())
+            )
+            return await future
+        finally:
+            self._requests.pop(request, None)
 
     async def query(self, query: q.Query) -> Any:
         return self.answer(query)
 
     def answer(self, query: q.Query) -> Any:
-        """Answers from the current state. Raises as `execute`, and what the query does."""
-        self._check_leads()
+        """Answers from the current state. Raises NotLeader, and what the query does."""
+        if not self.leads:
+            raise self._not_leader()
+        answer = self._answer(query)
+        assert self._voter is not None
+        # After reading, so that a pause in between cannot make the answer stale.
+        if not self._voter.read_allowed(_clock_ms()):
+            raise NotLeader(f"{slot_name(self.slot)} has lost touch with the other voters")
+        return answer
+
+    def _answer(self, query: q.Query) -> Any:
         if isinstance(query, q.Report):
             assert self.report is not None
             return self.report()
@@ -81,6 +201,13 @@ class Replica:
             self._note_undecided(query.stripes, answer)
         return answer
 
+    def _not_leader(self) -> DisklessError:
+        leader = self.leader
+        if leader is not None:
+            return NotLeader(f"{slot_name(self.slot)} does not lead: ask {slot_name(leader)}")
+        needs = self.needs()
+        return NotLeader(needs or f"{slot_name(self.slot)} does not lead, and knows no leader")
+
     def _note_undecided(self, stripes: Sequence[str], verdicts: list[Verdict]) -> None:
         """Remembers whose unfinished stripes lie about, for the janitor to fence."""
         for stripe, verdict in zip(stripes, verdicts, strict=True):
@@ -88,14 +215,64 @@ class Replica:
                 who = StripeId.parse(stripe)
                 self.undecided_since.setdefault((who.slot, who.incarnation), self._now_ms() / 1000)
 
-    def _check_leads(self) -> None:
-        if not self.is_here:
-            raise NotLeader(f"{slot_name(self._slot)} does not lead: ask {slot_name(LEADER_SLOT)}")
-        if not self._formed:
-            raise NamespaceLost(
-                f"{slot_name(self._slot)} restarted and lost the namespace, which only it had: "
-                "run `diskless down --discard`, then `diskless up`"
-            )
+    # -- effects ------------------------------------------------------------------------
+
+    def _do(self, effects: list[vr.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case vr.Send(to, message):
+                    data = messages.encode(message)
+                    for slot in to:
+                        address = self._roster.address_of(slot)
+                        if address is not None:
+                            self._peers.post(slot, address, data)
+                case vr.Reply(request, results, _):
+                    self._settle(request, results)
+                case vr.Rejected(request, reason, _):
+                    self._settle(request, _rejection(reason))
+                case vr.RoleChanged(view, leads, leader):
+                    log.info("role view=%d leader=%s leads=%s", view, leader, leads)
+                    if leader is not None:
+                        self._roster.leader = leader
+                    self.on_role(leads)
+                case vr.Restored(op):
+                    log.info("namespace restored op=%d", op)
+        if self.leads and self.state.roster_version != self._roster_version:
+            self._roster_version = self.state.roster_version
+            self.on_roster()
+
+    def _settle(self, request: Any, outcome: tuple[c.Result, ...] | DisklessError) -> None:
+        future = self._requests.get(request)
+        if future is None or future.done():
+            return
+        if isinstance(outcome, DisklessError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+_NOT_HERE = NamespaceState()
+"""What an agent without a voter has of the namespace: nothing."""
+
+
+def _rejection(reason: vr.RejectReason) -> DisklessError:
+    if reason is vr.RejectReason.NOT_LEADER:
+        return NotLeader("the leader changed")
+    return Unavailable(f"not committed: {reason.value}")
+
+
+def _timing(failure_timeout_s: float) -> vr.Timing:
+    """The protocol's times, in proportion to the failure timeout."""
+    timeout_ms = max(int(failure_timeout_s * 1000), 40)
+    return vr.Timing(
+        failure_timeout_ms=timeout_ms,
+        lease_ms=timeout_ms // 2,
+        heartbeat_ms=max(timeout_ms // 10, 10),
+    )
+
+
+def _clock_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 class Router:
@@ -108,17 +285,22 @@ class Router:
         self._roster = roster
         self._peers = peers
         self._timeout_s = timeout_s
+        self._turn = 0
 
     async def execute(self, command: c.Command) -> tuple[c.Result, ...]:
         """Raises Unavailable when no leader answered within the deadline."""
-        if self._replica.is_here:
-            return await self._replica.execute(command)
         tries = 0
 
-        async def ask(address: str) -> tuple[c.Result, ...]:
+        async def ask(slot: int, address: str) -> tuple[c.Result, ...]:
             nonlocal tries
             tries += 1
-            return await self._peers.execute(LEADER_SLOT, address, command)
+            if slot != self._replica.slot:
+                return await self._peers.execute(slot, address, command)
+            try:
+                return await self._replica.execute(command)
+            except NotLeader:
+                tries -= 1  # it certainly was not carried out
+                raise
 
         results: tuple[c.Result, ...] = await self._retry(ask)
         return results if tries == 1 else tuple(_after_repeat(result) for result in results)
@@ -131,24 +313,40 @@ class Router:
         return result
 
     async def query(self, query: q.Query) -> Any:
-        if self._replica.is_here:
-            return self._replica.answer(query)
-        return await self._retry(lambda address: self._peers.query(LEADER_SLOT, address, query))
+        async def ask(slot: int, address: str) -> Any:
+            if slot == self._replica.slot:
+                return self._replica.answer(query)
+            return await self._peers.query(slot, address, query)
 
-    async def _retry(self, ask: Callable[[str], Coroutine[Any, Any, Any]]) -> Any:
-        last: DisklessError = Unavailable(f"{slot_name(LEADER_SLOT)} has not been found yet")
+        return await self._retry(ask)
+
+    async def _retry(self, ask: Callable[[int, str], Awaitable[Any]]) -> Any:
+        failed: int | None = None
+        last: DisklessError = Unavailable("no voter has been found yet")
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
-                    address = self._roster.address_of(LEADER_SLOT)
+                    slot = self._whom_to_ask(failed)
+                    address = self._roster.address_of(slot)
                     if address is not None:
                         try:
-                            return await ask(address)
+                            return await ask(slot, address)
                         except (Unavailable, NotLeader) as error:
                             last = error
+                    failed = slot
                     await asyncio.sleep(RETRY_PAUSE_S)
         except TimeoutError:
             raise Unavailable(f"no leader answered within {self._timeout_s:g} s: {last}") from None
+
+    def _whom_to_ask(self, failed: int | None) -> int:
+        """The leader, as far as is known here, unless it just failed; else voters in turn."""
+        if self._replica.leads:
+            return self._replica.slot
+        for known in (self._replica.leader, self._roster.leader):
+            if known is not None and known != failed:
+                return known
+        self._turn = (self._turn + 1) % self._replica.voters
+        return self._turn
 
 
 def _after_repeat(result: c.Result) -> c.Result:

@@ -41,8 +41,11 @@ class Reporter:
             "data_shards": settings.data_shards,
             "parity_shards": settings.parity_shards,
             "leader": slot_name(self._slot),
-            "margin": health["margin"],
+            "margin": min(health["margin"], self._voter_margin()),
             "margin_hosts": health["margin_hosts"],
+            "view": self._replica.view,
+            "voters": self._voters(),
+            "log": self._log(),
             "agents": [self._agent(slot) for slot in range(settings.agents)],
             "stripes": {key: health[key] for key in ("total", "healthy", "degraded", "lost")},
             "files": len(state.files),
@@ -54,6 +57,38 @@ class Reporter:
             "sessions": len(state.sessions),
             "grpc_messages": sum(pulse.messages_sent for pulse in self._pulses.values()),
             "corrupt_shards_seen": sum(p.corrupt_shards_seen for p in self._pulses.values()),
+        }
+
+    def _voters(self) -> list[dict[str, Any]]:
+        """The voters as the leader sees them; one that is silent has no lag."""
+        status = self._replica.status()
+        assert status is not None
+        return [
+            {
+                "slot": slot_name(slot),
+                "role": "leader"
+                if slot == self._slot
+                else "follower"
+                if lag is not None
+                else "gone",
+                "lag": lag,
+            }
+            for slot, lag in enumerate(status.lags)
+        ]
+
+    def _voter_margin(self) -> int:
+        """How many more voters may be lost before none can commit."""
+        live = sum(voter["lag"] is not None for voter in self._voters())
+        return live - (self._settings.parity_shards + 1)
+
+    def _log(self) -> dict[str, Any]:
+        status = self._replica.status()
+        assert status is not None
+        return {
+            "op": status.op,
+            "commit": status.commit,
+            "entries": status.log_entries,
+            "bytes": status.log_bytes,
         }
 
     def _agent(self, slot: int) -> dict[str, Any]:

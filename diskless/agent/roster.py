@@ -14,7 +14,7 @@ class Roster:
     def __init__(
         self, *, slot: int, seeds: Mapping[int, str], now_s: Callable[[], float], suspect_s: float
     ) -> None:
-        """`seeds` are addresses to begin with, before the first beat."""
+        """`seeds` are addresses of voters, as they gave them themselves."""
         self.slot = slot
         self.leader: int | None = None
         self.version = -1
@@ -27,8 +27,13 @@ class Roster:
         self._suspect_until: dict[tuple[int, int], float] = {}
 
     def update(self, *, version: int, agents: Iterable[AgentInfo]) -> None:
+        before = self.agents
         self.version = version
         self.agents = {agent.slot: agent for agent in agents}
+        for agent in self.agents.values():
+            known = before.get(agent.slot)
+            if agent.slot not in self._seeds or (known and known.boot != agent.boot):
+                self._seeds[agent.slot] = agent.address
         self.changed.set()
 
     def alive(self) -> list[AgentInfo]:
@@ -53,9 +58,13 @@ class Roster:
             until = None
         return until is not None
 
+    def meet(self, seeds: Mapping[int, str]) -> None:
+        """Takes addresses that agents gave for themselves; newer than any roster's."""
+        self._seeds.update(seeds)
+
     def addresses(self) -> set[str]:
         return {agent.address for agent in self.agents.values()} | set(self._seeds.values())
 
     def address_of(self, slot: int) -> str | None:
-        agent = self.agents.get(slot)
-        return agent.address if agent is not None else self._seeds.get(slot)
+        """Where an agent is: as it told us, or as the roster did, whichever is later."""
+        return self._seeds.get(slot)

@@ -26,8 +26,7 @@ def command() -> None:
 )
 @click.argument("slots", nargs=-1, required=True, metavar="SLOT...")
 @click.option("--stay-dead", is_flag=True, help="Ray shall not restart them.")
-@click.option("--force", is_flag=True, help="Also agent-0, which loses every file.")
-def kill(context: Context, slots: tuple[str, ...], stay_dead: bool, force: bool) -> None:
+def kill(context: Context, slots: tuple[str, ...], stay_dead: bool) -> None:
     """SIGKILL the processes of agents, all at once.
 
     Ray starts them again in a second or two, with empty memories, unless --stay-dead.
@@ -35,7 +34,7 @@ def kill(context: Context, slots: tuple[str, ...], stay_dead: bool, force: bool)
     name, numbers = context.cluster_name(), _parse(slots)
     from diskless.launch import ray_cluster
 
-    victims = ray_cluster.kill(name, numbers, stay_dead=stay_dead, force=force)
+    victims = ray_cluster.kill(name, numbers, stay_dead=stay_dead)
     future = "stays dead" if stay_dead else "Ray restarts it"
     for victim in victims:
         context.say(f"killed {slot_name(victim.slot)} (pid {victim.pid}); {future}")

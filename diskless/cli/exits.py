@@ -17,7 +17,6 @@ NO_CLUSTER = 13
 CLUSTER_EXISTS = 14
 FILES_EXIST = 15
 LAUNCH_FAILED = 16
-NAMESPACE_LOST = 17
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -39,11 +38,10 @@ MEANING = {
     CLUSTER_EXISTS: "the cluster exists already, with other settings",
     FILES_EXIST: "the cluster holds files",
     LAUNCH_FAILED: "Ray or an agent did not start, or did not end",
-    NAMESPACE_LOST: "agent-0 came back without the namespace",
     INTERRUPTED: "interrupted",
     BROKEN_PIPE: "whoever read the output went away",
 }
 
-ASKING = (UNAVAILABLE, DEADLINE, UNAUTHORIZED, NO_CLUSTER, NAMESPACE_LOST)
+ASKING = (UNAVAILABLE, DEADLINE, UNAUTHORIZED, NO_CLUSTER)
 """What may happen to any verb that speaks to a cluster."""
 WRITING = (NO_ROOM, TOO_FEW_AGENTS)

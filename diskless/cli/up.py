@@ -24,7 +24,6 @@ DEFAULTS = ClusterSettings()
         exits.UNAVAILABLE,
         exits.CLUSTER_EXISTS,
         exits.LAUNCH_FAILED,
-        exits.NAMESPACE_LOST,
     ),
 )
 @click.option(

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 RETRY_PAUSE_S = 1.0
 LOOP_TIMEOUT_S = 5.0
 """How long the event loop may take to answer a call of Ray's."""
-SEED_PAUSE_S = 0.1
+SEED_PAUSE_S = 0.5
 SEED_TIMEOUT_S = 2.0
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -54,6 +54,8 @@ class AgentArgs:
     """Ray namespace in which the other agents have their names."""
     one_host: bool
     """All agents are on one host: then nothing listens beyond loopback."""
+    founding: bool
+    """Its first life waits for `up` to form the cluster; others recover from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,7 @@ class AgentActor:
     def __init__(self, args: AgentArgs) -> None:
         self._args = args
         self._error = ""
+        self._formed = False
         self._node: Node | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=LOG_FORMAT)
@@ -107,11 +110,12 @@ class AgentActor:
             sees=sees,
         )
 
-    def form(self, boot: str) -> None:
+    def form(self, boot: str, addresses: dict[int, str]) -> None:
         """Begins the namespace, in the life that `boot` names. Raises LaunchFailed."""
         if self._node is None or self._node.boot != boot:
             raise LaunchFailed(f"{slot_name(self._args.slot)} died while the cluster was formed")
-        self._call(self._node.form())
+        self._formed = True
+        self._call(self._node.form(addresses))
 
     def leave(self) -> None:
         """Stops serving and removes what is on this host, before the process is ended."""
@@ -157,27 +161,35 @@ class AgentActor:
                 bind_host="127.0.0.1" if args.one_host else address,
                 failure_domain=f"{socket.gethostname()}/{address}",
                 node=ray.get_runtime_context().get_node_id(),
-                seeds=await self._find_seeds(),
             )
         )
         try:
             await node.start()
             self._node = node
+            if self._is_later_life():
+                await self._rejoin(node)
             await asyncio.Event().wait()
         finally:
             self._node = None
             await node.stop()
 
-    async def _find_seeds(self) -> dict[int, str]:
-        """Addresses of voters, as soon as one is known; slot 0 needs none to begin."""
-        others = [slot for slot in _voters(self._args.settings) if slot != self._args.slot]
-        while self._args.slot != 0:
-            found = await asyncio.gather(*(asyncio.to_thread(self._ask, slot) for slot in others))
-            seeds = {slot: address for slot, address in zip(others, found, strict=True) if address}
-            if 0 in seeds:  # Until the namespace is replicated only slot 0 leads.
-                return seeds
+    def _is_later_life(self) -> bool:
+        """Whether the cluster was formed before this life of the agent began."""
+        reconstructed = ray.get_runtime_context().was_current_actor_reconstructed
+        return self._formed or not self._args.founding or bool(reconstructed)
+
+    async def _rejoin(self, node: "Node") -> None:
+        """Recovers; until that is done, looks again and again where the voters are."""
+        node.roster.meet(await self._find_voters())
+        await node.recover()
+        while not node.member.joined.is_set():
             await asyncio.sleep(SEED_PAUSE_S)
-        return {}
+            node.roster.meet(await self._find_voters())
+
+    async def _find_voters(self) -> dict[int, str]:
+        others = [slot for slot in range(self._args.settings.voters) if slot != self._args.slot]
+        found = await asyncio.gather(*(asyncio.to_thread(self._ask, slot) for slot in others))
+        return {slot: address for slot, address in zip(others, found, strict=True) if address}
 
     def _ask(self, slot: int) -> str:
         try:
@@ -190,7 +202,3 @@ class AgentActor:
 
 async def _progress(node: "Node") -> tuple[bool, int]:
     return node.member.joined.is_set(), len(node.roster.alive())
-
-
-def _voters(settings: ClusterSettings) -> range:
-    return range(2 * settings.parity_shards + 1)

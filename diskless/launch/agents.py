@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ import ray
 from ray._private import state as ray_state
 
 from diskless.config import ClusterSettings
-from diskless.errors import LaunchFailed, NamespaceLost, Unavailable
+from diskless.errors import LaunchFailed, Unavailable
 from diskless.launch import rundir, spread
 from diskless.launch.actor import AgentActor, AgentArgs, AgentState
 from diskless.launch.probe import last_line
@@ -67,7 +67,7 @@ def namespace_of(name: str) -> str:
 # Creating.
 
 
-def create(identity: Identity, slots: Iterable[int], *, one_host: bool) -> None:
+def create(identity: Identity, slots: Iterable[int], *, one_host: bool, founding: bool) -> None:
     """Starts the actors of slots that have none; they join by themselves."""
     taken = Counter(process.node.id for process in processes(identity).values())
     for slot in slots:
@@ -78,6 +78,7 @@ def create(identity: Identity, slots: Iterable[int], *, one_host: bool) -> None:
             slot=slot,
             namespace=identity.namespace,
             one_host=one_host,
+            founding=founding,
         )
         ray.remote(AgentActor).options(
             name=slot_name(slot),
@@ -91,15 +92,21 @@ def create(identity: Identity, slots: Iterable[int], *, one_host: bool) -> None:
         ).remote(args)
 
 
-def form(identity: Identity, first: AgentState) -> None:
-    """Begins the namespace on slot 0, in the life that `first` describes."""
-    handle = ray.get_actor(slot_name(first.slot), namespace=identity.namespace)
+def form(identity: Identity, founders: Mapping[int, AgentState]) -> None:
+    """Begins the namespace on all agents, each in the life that its state describes."""
+    addresses = {slot: state.address for slot, state in founders.items()}
+    calls = [
+        ray.get_actor(slot_name(slot), namespace=identity.namespace).form.remote(
+            state.boot, addresses
+        )
+        for slot, state in founders.items()
+    ]
     try:
-        ray.get(handle.form.remote(first.boot), timeout=STATE_TIMEOUT_S)
+        ray.get(calls, timeout=STATE_TIMEOUT_S)
     except ray.exceptions.RayTaskError as error:
         raise LaunchFailed(last_line(error)) from error
     except ray.exceptions.RayError as error:
-        raise LaunchFailed(f"agent-0 did not form the cluster: {last_line(error)}") from error
+        raise LaunchFailed(f"the cluster was not formed: {last_line(error)}") from error
 
 
 def wait_serving(
@@ -131,15 +138,6 @@ def _refuse_broken(states: Iterable[AgentState]) -> None:
     for state in states:
         if state.error:
             raise LaunchFailed(f"{slot_name(state.slot)} does not start: {state.error}")
-
-
-def refuse_lost_namespace(states: Iterable[AgentState]) -> None:
-    """Slot 0 in a later life has no namespace, and nobody else has it."""
-    if any(state.slot == 0 and state.address and not state.joined for state in states):
-        raise NamespaceLost(
-            "agent-0 is back without the namespace, which only it had: "
-            "run `diskless down --discard`, then `diskless up`"
-        )
 
 
 def _ask(identity: Identity, slots: Iterable[int]) -> dict[int, AgentState]:

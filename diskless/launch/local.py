@@ -78,6 +78,7 @@ class LocalCluster:
         """Starts killed agents again: same slots, new incarnations, empty memories."""
         for slot in slots:
             self.run(self._start(slot))
+            self.run(self.nodes[slot].recover())
         for slot in slots:
             self.run(self.nodes[slot].ready(START_TIMEOUT_S))
         for node in self.nodes.values():
@@ -109,8 +110,9 @@ class LocalCluster:
     async def _start_all(self) -> None:
         for slot in range(self.settings.agents):
             await self._start(slot)
-            if slot == 0:
-                await self.nodes[0].form()
+        addresses = {slot: node.address for slot, node in self.nodes.items()}
+        for node in self.nodes.values():
+            await node.form(addresses)
         for node in self.nodes.values():
             await node.ready(START_TIMEOUT_S)
             await node.sees(self.settings.agents, START_TIMEOUT_S)

@@ -19,7 +19,7 @@ from diskless.agent.membership import Member, Monitor
 from diskless.agent.packer import Packer
 from diskless.agent.ports import Hold
 from diskless.agent.reader import Reader
-from diskless.agent.replica import LEADER_SLOT, Replica, Router
+from diskless.agent.replica import Replica, Router
 from diskless.agent.report import Reporter
 from diskless.agent.roster import Roster
 from diskless.agent.shards import ShardStore
@@ -60,19 +60,26 @@ class Node:
         self.slot = settings.slot
         self.boot = secrets.token_hex(8)
         cluster, tuning = settings.cluster, settings.cluster.tuning
-        self.replica = Replica(slot=self.slot, now_ms=_now_ms)
         self.roster = Roster(
             slot=self.slot,
             seeds=settings.seeds,
             now_s=time.monotonic,
             suspect_s=2 * tuning.failure_timeout_s,
         )
+        self.peers = Peers(slot=self.slot, secret=settings.secret, tuning=tuning)
+        self.replica = Replica(
+            slot=self.slot,
+            settings=cluster,
+            roster=self.roster,
+            peers=self.peers,
+            now_ms=_now_ms,
+        )
+        self.peers.on_broken = self.replica.stream_broke
         self.shards = ShardStore(
             bytes_max=cluster.memory_bytes,
             now_s=time.monotonic,
             other_bytes=lambda: self.replica.state.bytes_used,
         )
-        self.peers = Peers(secret=settings.secret, tuning=tuning)
         self.namespace = Router(
             replica=self.replica,
             roster=self.roster,
@@ -137,12 +144,14 @@ class Node:
         )
         self.replica.report = lambda: json.dumps(reporter.report()).encode()
         self.replica.on_roster = self.monitor.publish
+        self.replica.on_role = self._on_role
         self.server = AgentServer(
             slot=self.slot,
             secret=settings.secret,
             shards=self.shards,
             namespace=self.replica,
             member=self.member,
+            voter=self.replica,
         )
         door = ClientDoor(
             settings=cluster,
@@ -158,24 +167,29 @@ class Node:
         self.address = ""
         self.gateway_address = ""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._leading: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Opens the doors and begins to join; `ready` waits until it has joined."""
+        """Opens the doors. Then `form` or `recover` makes it a member."""
         host = self.settings.bind_host
-        self.address = await self.server.start(host)
+        self.address = self.peers.address = await self.server.start(host)
+        self.roster.meet({self.slot: self.address})
         await self.gateway.start(self.settings.socket_path, host)
         self.gateway_address = f"{host}:{self.gateway.tcp_port}"
         log.info("agent serves slot=%s address=%s", slot_name(self.slot), self.address)
-        if self.slot != LEADER_SLOT:
-            self._spawn(self._join())
+        self._spawn(self.replica.run())
         self._spawn(self.sweeper.run())
 
-    async def form(self) -> None:
-        """Makes this agent the first of a new cluster. Only ever called by `up`."""
-        self.replica.form()
-        self._spawn(self._join())  # Before, there was no namespace to join.
-        self._spawn(self.monitor.run())
-        self._spawn(self.janitor.run())
+    async def form(self, addresses: Mapping[int, str]) -> None:
+        """Makes this agent a founder of a new cluster. Only ever called by `up`."""
+        self.roster.meet(addresses)
+        self.replica.form(self.settings.cluster_id)
+        self._spawn(self._join())
+
+    async def recover(self) -> None:
+        """Begins a later life of a slot, in a cluster that was formed."""
+        self.replica.recover(self.settings.cluster_id)
+        self._spawn(self._join())
 
     async def ready(self, timeout_s: float) -> None:
         """Returns when the agent stores shards; raises TimeoutError."""
@@ -215,6 +229,16 @@ class Node:
             ),
         )
 
+    def _on_role(self, leads: bool) -> None:
+        """What only the leader does begins and ends with its view."""
+        for task in self._leading:
+            task.cancel()
+        self._leading.clear()
+        if leads:
+            self.monitor.begin()
+            for work in (self.monitor.run(), self.janitor.run()):
+                self._leading.add(self._spawn(work))
+
     def _has_inline_room(self) -> bool:
         cluster = self.settings.cluster
         allowed = cluster.tuning.inline_share_max * cluster.memory_bytes
@@ -226,10 +250,11 @@ class Node:
         mine = Hold(self.slot, self.shards.incarnation, self.writer.held_from)
         return [mine, *self.uploads.holds()]
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

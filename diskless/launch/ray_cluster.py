@@ -90,18 +90,11 @@ def down(name: str, *, discard: bool = False) -> None:
         _end(known)
 
 
-def kill(
-    name: str, slots: Sequence[int], *, stay_dead: bool = False, force: bool = False
-) -> list["Process"]:
+def kill(name: str, slots: Sequence[int], *, stay_dead: bool = False) -> list["Process"]:
     """SIGKILLs agents, all at once; Ray restarts them unless they shall stay dead.
 
-    Raises BadRequest for a slot that is unknown or not running, and for slot 0.
+    Raises BadRequest for a slot that is unknown or not running.
     """
-    if 0 in slots and not force:
-        raise BadRequest(
-            "agent-0 has the only copy of the namespace: killing it loses every file; "
-            "--force does it all the same"
-        )
     with _attached(name, slots) as identity:
         from diskless.launch import agents
 
@@ -122,19 +115,21 @@ def revive(
     """Starts dead agents again, with empty memories, and waits until they serve.
 
     One that runs, or that Ray is restarting, is only waited for. Raises BadRequest for
-    an unknown slot, NamespaceLost for slot 0 if it had died, LaunchFailed.
+    an unknown slot, LaunchFailed.
     """
     with _attached(name, slots) as identity:
         from diskless.launch import agents, spread
 
         dead = [slot for slot in slots if agents.find(name, slot) is None]
-        agents.create(identity, dead, one_host=spread.on_one_host(spread.living_nodes()))
-
-        def serves(state: "AgentState") -> bool:
-            agents.refuse_lost_namespace([state])
-            return state.joined
-
-        states = agents.wait_serving(identity, slots, ready=serves, progress=progress or _silent)
+        agents.create(
+            identity,
+            dead,
+            one_host=spread.on_one_host(spread.living_nodes()),
+            founding=False,
+        )
+        states = agents.wait_serving(
+            identity, slots, ready=lambda state: state.joined, progress=progress or _silent
+        )
         _wait_all_seen(identity, progress or _silent)
         return [states[slot] for slot in slots]
 
@@ -196,12 +191,17 @@ def _start_agents(known: Descriptor, advice: list[str], progress: Progress) -> S
     settings = identity.settings
     nodes = spread.living_nodes()
     spread.make_group(identity.group, agents=settings.agents, nodes=nodes)
-    agents.create(identity, range(settings.agents), one_host=spread.on_one_host(nodes))
-    progress("agents", 0, settings.agents)
-    first = agents.wait_serving(
-        identity, [0], ready=lambda state: bool(state.address), progress=_silent
+    agents.create(
+        identity, range(settings.agents), one_host=spread.on_one_host(nodes), founding=True
     )
-    agents.form(identity, first[0])
+    progress("agents", 0, settings.agents)
+    founders = agents.wait_serving(
+        identity,
+        range(settings.agents),
+        ready=lambda state: bool(state.address),
+        progress=_silent,
+    )
+    agents.form(identity, founders)
     states = _wait_all_seen(identity, progress)
     known = replace(known, gateways=[_peer(states[slot]) for slot in sorted(states)])
     descriptor.save(known)

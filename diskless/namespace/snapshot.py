@@ -19,8 +19,8 @@ from diskless.namespace.sessions import _Session
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.tree import Directory, File
 
-CHUNK_ROWS_MAX = 2000
-CHUNK_BYTES_MAX = 256 * 1024
+CHUNK_ROWS_MAX = 1000
+CHUNK_BYTES_MAX = 128 * 1024
 """A chunk ends with the row that exceeds one of these: it takes a few milliseconds."""
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -43,7 +43,10 @@ class Link:
         join: Join,
         split: Split,
         count_message: Callable[[], None],
+        on_broken: Callable[[], None] | None = None,
     ) -> None:
+        """`on_broken` is told whenever a stream ends that we did not close."""
+        self._on_broken = on_broken
         self._open_stream = open_stream
         self._peer = peer
         self._join = join
@@ -82,7 +85,16 @@ class Link:
         finally:
             self._waiting.pop(number, None)
 
+    def post(self, call: Any, size: int) -> None:
+        """Sends a call that has no answer, or drops it when too much waits already."""
+        if self._queue_bytes + size > QUEUE_BYTES_MAX:
+            return
+        self._ensure_open()
+        self._queue.append((call, None))
+        self._wake.set()
+
     def close(self) -> None:
+        self._on_broken = None
         self._break(Unavailable(f"the connection to {self._peer} was closed"))
 
     def _enqueue(self, call: Any, payload: Buffer | None) -> None:
@@ -131,6 +143,8 @@ class Link:
             return
         detail = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
         self._break(Unavailable(f"{self._peer} cannot be reached: {detail or 'stream ended'}"))
+        if self._on_broken is not None:
+            self._on_broken()
 
     def _break(self, error: Unavailable) -> None:
         stream, self._stream = self._stream, None

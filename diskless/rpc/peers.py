@@ -5,7 +5,7 @@ message it sends, because a message is what costs.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import grpc.aio
@@ -19,12 +19,16 @@ from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Link
 from diskless.rpc.services import (
+    ADDRESS_KEY,
     CHANNEL_OPTIONS,
+    FROM_KEY,
     MEMBERSHIP,
     NAMESPACE,
+    REPLICA_METHOD,
     SECRET_KEY,
     SHARDS,
     SLOT_KEY,
+    VOTER_BATCH,
     Service,
 )
 from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
@@ -33,7 +37,12 @@ from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
 class Peers:
     """Implements ShardPeers and LeaderPeers over gRPC."""
 
-    def __init__(self, *, secret: str, tuning: Tuning) -> None:
+    def __init__(self, *, slot: int, secret: str, tuning: Tuning) -> None:
+        self._slot = slot
+        self.address = ""
+        """Where this agent listens itself; voters tell each other."""
+        self.on_broken: Callable[[int, str], None] = lambda slot, address: None
+        """Told of a slot and an address whose stream of voters' messages broke."""
         self._secret = secret
         self._tuning = tuning
         self._links: dict[tuple[str, int, str], tuple[grpc.aio.Channel, Link]] = {}
@@ -93,6 +102,7 @@ class Peers:
             roster_version=beat.roster_version,
             roster=b"" if beat.roster is None else msgspec.msgpack.encode(beat.roster),
             inline_room=beat.inline_room,
+            view=beat.view,
         )
         answer, _ = await self._call(
             MEMBERSHIP, agent.slot, agent.address, call, timeout_s=timeout_s
@@ -107,6 +117,29 @@ class Peers:
             corrupt_shards_seen=answer.corrupt_shards_seen,
             holds=tuple(Hold(h.slot, h.incarnation, h.counter) for h in answer.holds),
         )
+
+    def post(self, slot: int, address: str, message: bytes) -> None:
+        """One message to another voter, if it can be had there."""
+        key = (REPLICA_METHOD, slot, address)
+        if key not in self._links:
+            channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            stream = channel.stream_stream(REPLICA_METHOD)
+            metadata = (
+                (SECRET_KEY, self._secret),
+                (SLOT_KEY, str(slot)),
+                (FROM_KEY, str(self._slot)),
+                (ADDRESS_KEY, self.address),
+            )
+            link = Link(
+                lambda: stream(metadata=metadata),
+                peer=f"{slot_name(slot)} at {address}",
+                join=VOTER_BATCH.join,
+                split=VOTER_BATCH.split,
+                count_message=self._count_message,
+                on_broken=lambda: self.on_broken(slot, address),
+            )
+            self._links[key] = channel, link
+        self._links[key][1].post(message, len(message))
 
     async def close(self) -> None:
         links, self._links = self._links, {}

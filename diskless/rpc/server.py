@@ -17,12 +17,16 @@ from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Handler, Item, serve
 from diskless.rpc.services import (
+    ADDRESS_KEY,
+    FROM_KEY,
     MEMBERSHIP,
     MESSAGE_BYTES_MAX,
     NAMESPACE,
+    REPLICA_METHOD,
     SECRET_KEY,
     SHARDS,
     SLOT_KEY,
+    VOTER_BATCH,
     Service,
 )
 from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
@@ -45,6 +49,19 @@ class Member(Protocol):
     def pulse(self, beat: Beat) -> Pulse: ...
 
 
+class Voter(Protocol):
+    """This agent's part in replicating the namespace."""
+
+    def meet(self, slot: int, address: str) -> None: ...
+    def receive(self, sender: int, message: bytes) -> None: ...
+
+
+def _handler(path: str, run: Any) -> grpc.GenericRpcHandler:
+    name, method = path.removeprefix("/").split("/")
+    handler = grpc.stream_stream_rpc_method_handler(run)
+    return grpc.method_handlers_generic_handler(name, {method: handler})
+
+
 class AgentServer:
     """Serves the shards, the namespace and the membership of one agent."""
 
@@ -56,7 +73,9 @@ class AgentServer:
         shards: ShardStore,
         namespace: Namespace,
         member: Member,
+        voter: Voter,
     ) -> None:
+        self._voter = voter
         self._slot = slot
         self._secret = secret.encode()
         self._shards = shards
@@ -77,6 +96,7 @@ class AgentServer:
                 self._exchange(SHARDS, self._on_shards),
                 self._exchange(NAMESPACE, self._on_namespace),
                 self._exchange(MEMBERSHIP, self._on_beat),
+                _handler(REPLICA_METHOD, self._receive_votes),
             )
         )
         bound = server.add_insecure_port(f"{host}:{port}")
@@ -100,9 +120,21 @@ class AgentServer:
                 refuse=service.refuse,
             )
 
-        name, method = service.method.removeprefix("/").split("/")
-        handler = grpc.stream_stream_rpc_method_handler(run)
-        return grpc.method_handlers_generic_handler(name, {method: handler})
+        return _handler(service.method, run)
+
+    async def _receive_votes(self, requests: Any, context: grpc.aio.ServicerContext) -> None:
+        """Hands the messages of one other voter to this one; nothing is answered."""
+        await self._admit(context)
+        given = dict(context.invocation_metadata() or ())
+        try:
+            sender, address = int(given[FROM_KEY]), str(given[ADDRESS_KEY])
+            self._voter.meet(sender, address)
+            async for data in requests:
+                for message, _ in VOTER_BATCH.split(data):
+                    self._voter.receive(sender, message)
+        except (KeyError, ValueError) as error:  # BadFrame is a ValueError
+            log.warning("malformed votes peer=%s error=%s", context.peer(), error)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"malformed: {error}")
 
     async def _admit(self, context: grpc.aio.ServicerContext) -> None:
         """Aborts a stream without the secret, and one that is meant for another agent."""
@@ -163,7 +195,9 @@ class AgentServer:
             roster = _decode_roster(call.roster) if call.roster else None
         except msgspec.DecodeError as error:
             raise BadFrame(f"malformed roster: {error}") from None
-        pulse = self._member.pulse(Beat(call.leader, call.roster_version, roster, call.inline_room))
+        pulse = self._member.pulse(
+            Beat(call.leader, call.roster_version, roster, call.inline_room, call.view)
+        )
         holds = [
             membership_pb2.Hold(slot=h.slot, incarnation=h.incarnation, counter=h.counter)
             for h in pulse.holds

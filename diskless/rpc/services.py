@@ -7,13 +7,16 @@ from typing import Any
 from diskless.errors import BadFrame, DisklessError
 from diskless.rpc import wire
 from diskless.rpc.exchange import Item
-from diskless.rpc.v1 import common_pb2, membership_pb2, namespace_pb2, shards_pb2
+from diskless.rpc.v1 import common_pb2, membership_pb2, namespace_pb2, replica_pb2, shards_pb2
 
 SECRET_KEY = "diskless-secret"
 """gRPC metadata that every call must carry."""
 SLOT_KEY = "diskless-slot"
 """The slot that the caller means. A restarted agent may get the port of another, and a
 shard that is stored on the wrong agent is a shard less than the namespace believes."""
+FROM_KEY = "diskless-from"
+ADDRESS_KEY = "diskless-address"
+"""Which voter calls, and where it listens."""
 
 MESSAGE_BYTES_MAX = 16 << 20
 
@@ -54,6 +57,24 @@ class Batch:
             at = end
         if at < len(payload):
             raise BadFrame(f"batch has {len(payload) - at} bytes of payload that no item claims")
+
+
+class VoterBatch:
+    """Messages of voters: bytes, with nothing around them."""
+
+    def join(self, items: Sequence[Item]) -> bytes:
+        return replica_pb2.VoterMessages(messages=[item for item, _ in items]).SerializeToString()
+
+    def split(self, data: bytes) -> Iterator[tuple[Any, memoryview]]:
+        batch, _ = wire.split(replica_pb2.VoterMessages, data)
+        for message in batch.messages:
+            yield message, _NOTHING
+
+
+_NOTHING = memoryview(b"")
+
+REPLICA_METHOD = "/diskless.v1.Replica/Exchange"
+VOTER_BATCH = VoterBatch()
 
 
 @dataclass(frozen=True)

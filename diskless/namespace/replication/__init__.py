@@ -1,0 +1,36 @@
+"""Viewstamped Replication for voters whose memory is their only storage.
+
+`Replica` is a pure state machine: messages, ticks and commands go in, effects come
+out. docs/replication.md has the protocol on one page and says why it is safe.
+"""
+
+from diskless.namespace.replication.core import Status
+from diskless.namespace.replication.effects import (
+    Effect,
+    Rejected,
+    RejectReason,
+    Reply,
+    Restored,
+    RoleChanged,
+    Send,
+)
+from diskless.namespace.replication.machine import NamespaceMachine, StateMachine
+from diskless.namespace.replication.replica import Replica, ReplicaStatus
+from diskless.namespace.replication.settings import Limits, Timing
+
+__all__ = [
+    "Effect",
+    "Limits",
+    "NamespaceMachine",
+    "RejectReason",
+    "Rejected",
+    "Replica",
+    "ReplicaStatus",
+    "Reply",
+    "Restored",
+    "RoleChanged",
+    "Send",
+    "StateMachine",
+    "Status",
+    "Timing",
+]

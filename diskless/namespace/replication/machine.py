@@ -1,0 +1,44 @@
+"""The state machine behind a replica: what the protocol needs of it, and ours.
+
+The protocol never lets a machine change while an iterator of `snapshot` is in use: a
+voter that gives its state away goes on logging and voting but applies nothing until
+the copy is done. So a snapshot is a consistent cut without copying or versions, and
+its chunks are made on demand.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from diskless.namespace import commands as c
+from diskless.namespace.snapshot import Restorer, snapshot
+from diskless.namespace.state import NamespaceState
+
+
+class StateMachine(Protocol):
+    def apply(self, op: int, time_ms: int, command: bytes) -> Any:
+        """Does one committed command; deterministic. Several may share an `op`."""
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The whole state in chunks of bounded size, each quick to make."""
+
+    def restore(self, chunk: bytes) -> None:
+        """Takes the next chunk, on a machine that has applied nothing."""
+
+
+class NamespaceMachine:
+    """The namespace as a replicated state machine. Invalid bytes raise: a bug of ours."""
+
+    def __init__(self) -> None:
+        self.state = NamespaceState()
+        self._restorer: Restorer | None = None
+
+    def apply(self, op: int, time_ms: int, command: bytes) -> tuple[c.Result, ...]:
+        return self.state.apply(c.decode(command), now_ms=time_ms)
+
+    def snapshot(self) -> Iterator[bytes]:
+        return snapshot(self.state)
+
+    def restore(self, chunk: bytes) -> None:
+        if self._restorer is None:
+            self._restorer = Restorer(self.state)
+        self._restorer.take(chunk)

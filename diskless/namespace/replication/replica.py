@@ -1,0 +1,207 @@
+"""A voter of the namespace: the doors of the protocol's state machine.
+
+Every door takes the time by the caller's monotonic clock, read after the event it
+tells of, and returns effects. Nothing else changes a replica. The driver sends what
+is to be sent, in any order and as unreliably as it likes, and calls `tick` often
+(every 10 ms or so) whether or not anything happens.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from msgspec import Struct
+
+from diskless.model import slot_name
+from diskless.namespace.replication import messages as m
+from diskless.namespace.replication.core import Status
+from diskless.namespace.replication.effects import Effect
+from diskless.namespace.replication.machine import StateMachine
+from diskless.namespace.replication.recovery import Recovering
+from diskless.namespace.replication.settings import Limits, Timing
+
+
+class ReplicaStatus(Struct, frozen=True):
+    slot: int
+    incarnation: int
+    status: str
+    view: int
+    leader: int | None
+    op: int
+    commit: int
+    applied: int
+    log_entries: int
+    log_bytes: int
+    pending: int
+    lags: tuple[int | None, ...]
+    """Leader only: entries that each voter lacks; None if it has been silent."""
+
+
+class Replica(Recovering):
+    def __init__(
+        self,
+        *,
+        slot: int,
+        voters: int,
+        machine: Callable[[], StateMachine],
+        random: Random,
+        timing: Timing | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        super().__init__(
+            slot=slot,
+            voters=voters,
+            machine=machine,
+            random=random,
+            timing=timing,
+            limits=limits,
+        )
+        self._handlers = {
+            m.Prepare: self._on_prepare,
+            m.PrepareOk: self._on_prepare_ok,
+            m.Heartbeat: self._on_heartbeat,
+            m.GetView: self._on_get_view,
+            m.StartViewChange: self._on_start_view_change,
+            m.DoViewChange: self._on_do_view_change,
+            m.StartView: self._on_start_view,
+            m.Fetch: self._on_fetch,
+            m.Entries: self._on_entries,
+            m.Truncated: self._on_truncated,
+            m.GetSnapshot: self._on_get_snapshot,
+            m.SnapshotChunk: self._on_snapshot_chunk,
+            m.SnapshotGone: self._on_snapshot_gone,
+            m.Hello: self._on_hello,
+            m.HelloReply: self._on_hello_reply,
+            m.Recovery: self._on_recovery,
+            m.RecoveryReply: self._on_recovery_reply,
+        }
+
+    # -- beginnings --------------------------------------------------------------
+
+    def form(self, cluster_id: str, now_ms: int) -> list[Effect]:
+        """Begins an empty namespace. Once in a cluster's life, on every voter, by `up`.
+
+        The caller makes sure that this process is the one that `up` meant, and not a
+        later life of it: a voter that lost its memory must `recover`.
+        """
+        assert self.status is Status.BLANK
+        assert cluster_id
+        out = self._out = []
+        self.cluster_id = cluster_id
+        self.vector = (1,) * self.voters
+        self._last_tick = now_ms
+        if self.leader_of(0) == self.slot:
+            self._begin_view(now_ms)
+        else:
+            self._enter_view(0, now_ms)
+        return out
+
+    def recover(self, cluster_id: str, now_ms: int) -> list[Effect]:
+        """Begins a new life in a cluster that was formed: memory comes from a quorum."""
+        assert self.status is Status.BLANK
+        assert cluster_id
+        out = self._out = []
+        self.cluster_id = cluster_id
+        self._last_tick = now_ms
+        self._begin_recovery(now_ms)
+        return out
+
+    # -- events ------------------------------------------------------------------
+
+    def receive(self, sender: int, message: m.Message, now_ms: int) -> list[Effect]:
+        out = self._out = []
+        if message.cluster != self.cluster_id or self.status is Status.SUPERSEDED:
+            return out
+        if message.vector != self.vector and not self._join(sender, message):
+            return out
+        self._heard[sender] = now_ms
+        if self._down:
+            self._down.discard(sender)
+        self._handlers[type(message)](sender, message, now_ms)
+        if self.applied < self.commit:
+            self._apply()
+        return out
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        out = self._out = []
+        if now_ms - self._last_tick > self.timing.stall_ms:
+            self._forgive(now_ms - self._last_tick)
+        self._last_tick = now_ms
+        status = self.status
+        if status is Status.NORMAL:
+            if self.view % self.voters == self.slot:
+                self._tick_leader(now_ms)
+            else:
+                self._tick_follower(now_ms)
+        elif status is Status.VIEW_CHANGE:
+            self._tick_view_change(now_ms)
+        elif status is Status.RECOVERING:
+            self._tick_recovery(now_ms)
+        if self._catchup is not None:
+            self._tick_catchup(self._catchup, now_ms)
+        if self._gifts:
+            self._tick_gifts(now_ms)
+        if self.applied < self.commit:
+            self._apply()
+        return out
+
+    def suspect(self, slot: int, now_ms: int) -> list[Effect]:
+        """A hint that a voter is gone, such as a refused connection."""
+        out = self._out = []
+        if slot != self.slot:
+            self._down.add(slot)
+            if self.status is Status.NORMAL and slot == self.leader_of(self.view):
+                self._suspect_leader(now_ms)
+        return out
+
+    def _forgive(self, stalled_ms: int) -> None:
+        """This process stood still: what it did not hear meanwhile proves nothing."""
+        self._leader_heard += stalled_ms
+        self._progress_ms += stalled_ms
+        self._heard = [heard + stalled_ms for heard in self._heard]
+
+    # -- questions ---------------------------------------------------------------
+
+    def report(self, now_ms: int) -> ReplicaStatus:
+        silent = now_ms - self.timing.failure_timeout_ms
+        lags: tuple[int | None, ...] = ()
+        if self.leads:
+            lags = tuple(
+                self.log.last - self._match[slot]
+                if slot == self.slot or self._heard[slot] > silent
+                else None
+                for slot in range(self.voters)
+            )
+        return ReplicaStatus(
+            slot=self.slot,
+            incarnation=self.incarnation,
+            status=self.status.value,
+            view=self.view,
+            leader=self.leader,
+            op=self.log.last,
+            commit=self.commit,
+            applied=self.applied,
+            log_entries=len(self.log),
+            log_bytes=self.log.bytes,
+            pending=len(self._pending),
+            lags=lags,
+        )
+
+    def needs(self, now_ms: int) -> str | None:
+        """One line on what keeps this voter from serving, or None if nothing does."""
+        name = slot_name(self.slot)
+        if self.status is Status.BLANK:
+            return f"{name} belongs to no cluster yet"
+        if self.status is Status.SUPERSEDED:
+            return f"{name} has been replaced by a later incarnation of itself"
+        if self.status is Status.RECOVERING:
+            return self._recovery_needs()
+        silent = now_ms - self.timing.failure_timeout_ms
+        heard = [slot for slot in self.others if self._heard[slot] > silent]
+        live = [slot for slot in heard if slot not in self._down]
+        if len(live) + 1 >= self.quorum:
+            return None
+        gone = ", ".join(slot_name(slot) for slot in self.others if slot not in live)
+        return (
+            f"the namespace needs {self.quorum} of {self.voters} voters and has "
+            f"{len(live) + 1}: {gone} cannot be reached or lost their memory"
+        )
