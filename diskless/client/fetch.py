@@ -19,7 +19,8 @@ from diskless.gateway.messages import Kind, Open, Opened, Read, Status
 from diskless.model import Extent
 
 PIECE_BYTES = MIB
-"""Payload of one `read`."""
+"""Payload of one `read`; it begins and ends at multiples of this, as stripes mostly do,
+so that it takes one stripe and not parts of two."""
 PIECES_MAX = 8
 """Unanswered `read` requests."""
 PREFETCH_BYTES = 64 * KIB
@@ -91,6 +92,11 @@ class Content:
             )
 
 
+def _piece_bytes(start: int, end: int) -> int:
+    """How much of [start, end) to ask for in one piece that begins at `start`."""
+    return min(PIECE_BYTES - start % PIECE_BYTES, end - start)
+
+
 class _Fetch:
     """Fills one buffer, with several pieces under way on one connection."""
 
@@ -103,8 +109,13 @@ class _Fetch:
         self._reopens = 0
 
     def run(self, target: memoryview, start: int) -> None:
-        for offset in range(0, len(target), PIECE_BYTES):
-            self._waiting.append((start + offset, target[offset : offset + PIECE_BYTES]))
+        end = start + len(target)
+        position = start
+        while position < end:
+            count = _piece_bytes(position, end)
+            skip = position - start
+            self._waiting.append((position, target[skip : skip + count]))
+            position += count
         attempts = self._caller.attempts(self._what)
         while self._waiting:
             try:
@@ -174,13 +185,15 @@ class ReadAhead:
         self._next = 0
 
     def take(self, start: int) -> memoryview | None:
-        """The piece that begins at `start`, if it can be had; more are asked for meanwhile."""
+        """The piece that begins at `start`, if it can be had; more are on their way then."""
         try:
             if not self._numbers or self._numbers[0][0] != start:
                 self._restart(start)
             self._ask()
+            piece = self._receive_first()
             self._pieces_max = min(self._pieces_max + 1, AHEAD_MAX)
-            return self._receive_first()
+            self._ask()
+            return piece
         except DisklessError:
             self.close()
             return None
@@ -206,7 +219,7 @@ class ReadAhead:
         connection = self._connection
         assert connection is not None
         while len(self._numbers) < self._pieces_max and self._next < self._content.status.size:
-            count = min(PIECE_BYTES, self._content.status.size - self._next)
+            count = _piece_bytes(self._next, self._content.status.size)
             target = memoryview(bytearray(count))
             meta = Read(self._content.cut(self._next, count))
             number = connection.send(Kind.READ, meta, deadline=self._deadline(), into=target)

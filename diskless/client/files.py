@@ -236,16 +236,14 @@ def verify(status: Status, checksum: int) -> None:
 
 
 def read_bytes(fill: Callable[[memoryview], None], count: int) -> bytes:
-    """`count` bytes as `fill` leaves them, allocated once.
+    """`count` bytes as `fill` leaves them, allocated once and touched first by `fill`.
 
-    BytesIO is the one way to fill a bytes object in place: it gives away its buffer
-    without a copy when it is asked for its whole value.
+    BytesIO is the one way to fill a bytes object in place: it takes over one that nobody
+    else holds, and gives it away when it is asked for its whole value, without a copy.
     """
     if not count:
         return b""
-    memory = io.BytesIO()
-    memory.seek(count - 1)
-    memory.write(b"\0")
+    memory = io.BytesIO(bytes(count))
     with memory.getbuffer() as view:
         fill(view)
     return memory.getvalue()

@@ -162,6 +162,8 @@ class State:
     """Mutations that really ran, with the slot that ran them."""
     faults: list[Fault] = field(default_factory=list)
     asked: list[tuple[Kind, int]] = field(default_factory=list)
+    extents_read: list[int] = field(default_factory=list)
+    """How many extents each `read` asked for."""
     leader: int | None = 0
     roster_version: int = 1
     numbers: Any = field(default_factory=lambda: itertools.count(1))
@@ -353,6 +355,7 @@ class FakeAgent:
         return m.Opened(file.status, file.extents), [first]
 
     def _read(self, meta: m.Read, payload: Any) -> Answer:
+        self.state.extents_read.append(len(meta.extents))
         return m.Empty(), [self._bytes(meta.extents)]
 
     def _bytes(self, extents: list[Extent]) -> bytes:

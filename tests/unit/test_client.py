@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -28,7 +29,7 @@ from diskless.client.caller import Caller
 from diskless.client.client import Client
 from diskless.client.connection import Connection
 from diskless.client.descriptor import Descriptor, parse_uri, resolve
-from diskless.client.files import Writer
+from diskless.client.files import Writer, read_bytes
 from diskless.client.routes import SKIP_S, Routes
 from diskless.client.upload import UNSEALED_BYTES_MAX, Upload
 from diskless.config import KIB, MIB
@@ -548,7 +549,8 @@ def test_parent_and_forked_children_read_on_in_the_same_file(client, step):
     data = content(9 * MIB)
     client.write("/f", data)
     file = client.open("/f")
-    got = file.read(step) + file.read(step)
+    got = b"".join(file.read(step) for _ in range(3 * MIB // step))  # More is under way.
+    began = time.monotonic()
 
     def read_on() -> None:
         assert read_in_steps(file, step) == data[len(got) :]
@@ -558,6 +560,7 @@ def test_parent_and_forked_children_read_on_in_the_same_file(client, step):
         in_child(read_on)
         got += file.read(step)
     assert got + read_in_steps(file, step) == data
+    assert time.monotonic() - began < SOON_S, "somebody waited for what another one took"
     file.close()
 
 
@@ -693,6 +696,36 @@ def test_a_file_is_read_in_order_with_several_reads_under_way(cluster, client, s
     with client.open("/f") as file:
         assert read_in_steps(file, step) == data
     assert len(cluster.state.kinds(Kind.READ)) <= 16
+
+
+def test_a_reader_in_order_has_the_next_pieces_under_way(cluster, client):
+    client.write("/f", content(9 * MIB))
+    with client.open("/f") as file:
+        file.read(200_000)
+        wait_until(lambda: len(cluster.state.kinds(Kind.READ)) == 3, "two more are asked for")
+
+
+def test_each_piece_of_a_large_read_lies_within_one_stripe(cluster, client):
+    data = content(9 * MIB + 13)
+    client.write("/f", data)
+    assert client.read("/f") == data
+    with client.open("/f") as file:
+        assert read_in_steps(file, 100_000) == data
+    assert set(cluster.state.extents_read) == {1}
+
+
+def test_the_result_of_a_large_read_is_allocated_once():
+    def fill(view: memoryview) -> None:
+        view[:3] = b"abc"
+
+    tracemalloc.start()
+    try:
+        data = read_bytes(fill, 8 * MIB)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert data == b"abc".ljust(8 * MIB, b"\0")
+    assert most < 9 * MIB
 
 
 def test_random_access_fetches_little(cluster, client):

@@ -336,7 +336,7 @@ class NamespaceMachine(RuleBasedStateMachine):
         return stripe
 
     def some_stripe(self, data: st.DataObject) -> Stripe:
-        """A new one, or one that was offered before: by now it may be live, freed, reaped or stale."""
+        """A new one, or one offered before: by now live, freed, reaped or stale."""
         reusable = self.offered
         freed = [s for s in reusable if s.id in self.state.ledger.freed_ms]
         if reusable and data.draw(st.booleans()):
