@@ -152,11 +152,18 @@ class Monitor:
                 self._heard_s = dict.fromkeys(self._heard_s, now_s)
             woke_s = now_s
             self._roster.inline_room = self._inline_room()
-            self.pulses[self._slot] = self._member.vital_signs()
+            await self._note_self()
             for agent in list(self._replica.state.agents.values()):
                 if agent.slot != self._slot and agent.slot not in self._beating:
                     self._beating[agent.slot] = asyncio.create_task(self._beat(agent))
             await self._pause(interval_s)
+
+    async def _note_self(self) -> None:
+        """A former leader may have marked this agent down; nobody else would undo it."""
+        mine = self._replica.state.agents.get(self._slot)
+        pulse = self.pulses[self._slot] = self._member.vital_signs()
+        if mine is not None:
+            await self._note(mine, pulse)
 
     async def _pause(self, interval_s: float) -> None:
         self._wake.clear()
