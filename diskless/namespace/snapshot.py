@@ -3,7 +3,7 @@
 `snapshot` yields bounded chunks on demand; the state must not change until it is
 exhausted. Order is part of the state wherever later commands could see it (files,
 children, freed stripes, sessions by use), so everything goes in the order it is in.
-A chunk is [section, rows]; the rows of a section are in `_Sections`' order.
+A chunk is [section, rows]; sections come in the order of `_SECTIONS`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,8 +19,8 @@ from diskless.namespace.sessions import _Session
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.tree import Directory, File
 
-CHUNK_ROWS_MAX = 2000
-CHUNK_BYTES_MAX = 256 * 1024
+CHUNK_ROWS_MAX = 1000
+CHUNK_BYTES_MAX = 128 * 1024
 """A chunk ends with the row that exceeds one of these: it takes a few milliseconds."""
 
 _encode = msgspec.msgpack.Encoder().encode
