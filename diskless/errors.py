@@ -97,7 +97,7 @@ class NotLeader(DisklessError, ConnectionError):
 
 
 class StaleShards(DisklessError, OSError):
-    """A commit names shards of a superseded incarnation: they are gone."""
+    """A commit names shards of an agent that is down, or of a superseded incarnation."""
 
     exit_code = 9
     retryable = True

@@ -146,11 +146,14 @@ class Janitor:
         await asyncio.gather(*(self._drop(slot, stripes) for slot, stripes in at.items()))
 
     def _free_delay_s(self) -> float:
-        pressed = any(
+        delay_s = self._tuning.free_delay_s
+        return min(delay_s, PRESSED_FREE_DELAY_S) if self._is_pressed() else delay_s
+
+    def _is_pressed(self) -> bool:
+        """Whether memory is short somewhere."""
+        return any(
             pulse.bytes_used > PRESSURE_SHARE * pulse.bytes_max for pulse in self._pulses.values()
         )
-        delay_s = self._tuning.free_delay_s
-        return min(delay_s, PRESSED_FREE_DELAY_S) if pressed else delay_s
 
     async def _drop(self, slot: int, stripes: list[str]) -> None:
         if slot == self._roster.slot:
@@ -233,8 +236,10 @@ class Janitor:
         sparse: set[str] = set()
         records: dict[int, FileRecord] = {}
         size = 0
+        # One stripe at a time fits in the reserve of a full agent.
+        size_max = self._tuning.stripe_bytes if self._is_pressed() else REWRITE_BYTES_MAX
         for entry in self._sparsest():
-            if size + entry.live_bytes > REWRITE_BYTES_MAX or len(records) > REWRITE_FILES_MAX:
+            if size + entry.live_bytes > size_max or len(records) > REWRITE_FILES_MAX:
                 break
             sparse.add(entry.stripe.id)
             records |= {id_: self._state.files[id_].record for id_ in entry.files}
@@ -274,7 +279,9 @@ class Janitor:
         stripes: list[Stripe] = []
         try:
             for at in range(0, len(data), step):
-                stripes.append(await self._writer.seal(data[at : at + step]))
+                stripes.append(
+                    await self._writer.seal(data[at : at + step], from_reserve=bool(sparse))
+                )
             moves = _moves(records, sparse, stripes)
             (result,) = await self._replica.execute(c.Relocate(tuple(stripes), tuple(moves)))
         finally:

@@ -207,7 +207,8 @@ class Packer:
     async def _reseal(self, stripes: list[Stripe]) -> list[Stripe]:
         fresh: list[Stripe] = []
         for stripe in stripes:
-            if all(self._roster.holder(place) for place in stripe.places):
+            holders = [self._roster.holder(place) for place in stripe.places]
+            if all(agent is not None and agent.up for agent in holders):
                 fresh.append(stripe)
                 continue
             try:
@@ -218,6 +219,7 @@ class Packer:
         return fresh
 
     async def _commit_group(self, group: list[_Waiting]) -> tuple[c.Result, ...]:
+        self._writer.check_protectable()
         inline = self._fits_inline(group)
         tails = b"" if inline else b"".join(waiting.put.tail for waiting in group)
         fresh = await self._seal_all(tails)

@@ -20,7 +20,14 @@ class ShardPeers(Protocol):
     """The shard memories of other agents."""
 
     async def store(
-        self, agent: AgentInfo, *, stripe: str, index: int, data: Buffer, checksums: bytes
+        self,
+        agent: AgentInfo,
+        *,
+        stripe: str,
+        index: int,
+        data: Buffer,
+        checksums: bytes,
+        from_reserve: bool,
     ) -> int:
         """Stores a shard; returns the incarnation that has it.
 

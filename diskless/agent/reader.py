@@ -20,6 +20,7 @@ from diskless.model import Extent, Stripe, slot_name
 log = logging.getLogger(__name__)
 
 STRIPES_CACHED_MAX = 16_384
+RETRY_PAUSE_S = 0.1
 
 Locate = Callable[[Sequence[str]], Awaitable[list[Stripe]]]
 
@@ -33,13 +34,17 @@ class Reader:
         peers: ShardPeers,
         locate: Locate,
         hedge_delay_s: float,
+        patience_s: float,
     ) -> None:
-        """`locate` asks the namespace where stripes are; it raises NotFound for freed ones."""
+        """`locate` asks the namespace where stripes are; it raises NotFound for freed ones.
+        `patience_s` is how long agents that do not answer but are not known to be down
+        are asked again, when there are no others."""
         self._roster = roster
         self._shards = shards
         self._peers = peers
         self._locate = locate
         self.hedge_delay_s = hedge_delay_s
+        self._patience_s = patience_s
         self._stripes: dict[str, Stripe] = {}
         self.corrupt_shards_seen = 0
 
@@ -74,15 +79,20 @@ class Reader:
         end = extent.offset + extent.length
         if extent.offset < 0 or extent.length < 0 or end > stripe.payload_bytes:
             raise NotFound(f"stripe {stripe.id} has no bytes {extent.offset} to {end}")
-        try:
-            return await _StripeRead(self, stripe, extent.offset, end).run()
-        except TooFewShards:
-            # The shards may have moved, or been freed, since we learned of them.
-            (again,) = await self._locate([stripe.id])
-            if again == stripe:
-                raise
+        give_up_s = asyncio.get_running_loop().time() + self._patience_s
+        while True:
+            read = _StripeRead(self, stripe, extent.offset, end)
+            try:
+                return await read.run()
+            except TooFewShards:
+                # The shards may have moved, or been freed, since we learned of them.
+                (again,) = await self._locate([stripe.id])
+                late = asyncio.get_running_loop().time() > give_up_s
+                if late or (again == stripe and not read.may_recover()):
+                    raise
             self.learn([again])
-            return await _StripeRead(self, again, extent.offset, end).run()
+            stripe = again
+            await asyncio.sleep(RETRY_PAUSE_S)
 
     async def fetch(self, stripe: Stripe, index: int, start: int, stop: int) -> memoryview:
         """Bytes `start` to `stop` of one shard, verified.
@@ -119,8 +129,10 @@ class Reader:
         agent = self._roster.holder(stripe.places[index])
         return agent is not None and agent.up and not self._roster.suspects(agent)
 
-    def is_gone(self, stripe: Stripe, index: int) -> bool:
-        return self._roster.holder(stripe.places[index]) is None
+    def is_up(self, stripe: Stripe, index: int) -> bool:
+        """Whether the leader holds the agent that has a shard to be up."""
+        agent = self._roster.holder(stripe.places[index])
+        return agent is not None and agent.up
 
     def note_failure(self, stripe: Stripe, index: int, error: DisklessError) -> None:
         agent = self._roster.holder(stripe.places[index])
@@ -146,6 +158,13 @@ class _StripeRead:
         if lost:
             found |= await self._reconstruct(lost)
         return [found[index] for index, _, _ in self._pieces]
+
+    def may_recover(self) -> bool:
+        """Whether an agent that is up did not answer: it may be about to."""
+        return any(
+            isinstance(error, Unavailable) and self._reader.is_up(self._stripe, index)
+            for index, error in self._bad.items()
+        )
 
     async def _fetch_pieces(self) -> dict[int, memoryview]:
         """The healthy way: each piece from its own data shard; slow ones are left out."""

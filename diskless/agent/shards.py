@@ -10,6 +10,9 @@ from diskless.checksum import BLOCK_BYTES, CHECKSUM_BYTES, seed, verify_blocks
 from diskless.config import format_bytes
 from diskless.errors import CapacityExceeded, CorruptData, NotFound, Unavailable
 
+RESERVE_SHARE = 1 / 32
+"""The part of the memory that only repacking may use: a full agent full of half-dead
+stripes could otherwise never make room."""
 SHARD_OVERHEAD_BYTES = 512
 """What Python's objects for one shard take beside its bytes; counted as used."""
 
@@ -53,7 +56,15 @@ class ShardStore:
     def bytes_used(self) -> int:
         return self._shard_bytes + self._other_bytes()
 
-    def store(self, stripe: str, index: int, data: memoryview, checksums: bytes) -> int:
+    def store(
+        self,
+        stripe: str,
+        index: int,
+        data: memoryview,
+        checksums: bytes,
+        *,
+        from_reserve: bool = False,
+    ) -> int:
         """Keeps a shard; returns the incarnation that has it. A repeat changes nothing.
 
         Raises CapacityExceeded, CorruptData, and Unavailable before the agent has
@@ -67,7 +78,8 @@ class ShardStore:
         if kept is not None and index in kept:
             return self.incarnation
         shard = _Shard(_own(data), checksums)
-        if self.bytes_used + shard.bytes_used > self.bytes_max:
+        reserve = 0 if from_reserve else int(RESERVE_SHARE * self.bytes_max)
+        if self.bytes_used + shard.bytes_used > self.bytes_max - reserve:
             raise CapacityExceeded(
                 f"no room for {format_bytes(len(data))}: "
                 f"{format_bytes(self.bytes_used)} of {format_bytes(self.bytes_max)} are in use"

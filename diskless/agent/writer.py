@@ -55,7 +55,15 @@ class Writer:
         mine = (self._roster.slot, self._shards.incarnation)
         return (who.slot, who.incarnation) == mine and who.counter in self._held
 
-    async def seal(self, payload: bytes) -> Stripe:
+    def check_protectable(self) -> None:
+        """Raises TooFewAgents when nothing that survives k losses can be written now."""
+        stripe_width(
+            data_shards=self._settings.data_shards,
+            parity_shards=self._settings.parity_shards,
+            alive=len(self._roster.alive()),
+        )
+
+    async def seal(self, payload: bytes, *, from_reserve: bool = False) -> Stripe:
         """Stores `payload` as a stripe that survives any k losses.
 
         Raises CapacityExceeded, TooFewAgents, or Unavailable when targets kept
@@ -64,7 +72,7 @@ class Writer:
         failed: dict[int, Exception] = {}
         for _ in range(SEAL_ATTEMPTS_MAX):
             candidates, width = self._choose(failed)
-            stripe = await self._try(payload, candidates, width, failed)
+            stripe = await self._try(payload, candidates, width, failed, from_reserve)
             if stripe is not None:
                 return stripe
         raise Unavailable(f"{SEAL_ATTEMPTS_MAX} tries to store a stripe failed: {failed}")
@@ -92,6 +100,7 @@ class Writer:
         candidates: list[AgentInfo],
         width: int,
         failed: dict[int, Exception],
+        from_reserve: bool,
     ) -> Stripe | None:
         """One stripe id's attempt; None, with `failed` grown, when agents ran out."""
         k = self._settings.parity_shards
@@ -100,7 +109,7 @@ class Writer:
         incarnation = self._shards.incarnation
         assert incarnation is not None
         stripe_id = str(StripeId(self._roster.slot, incarnation, self._counter))
-        scatter = _Scatter(self, stripe_id, payload, width, candidates, self._counter)
+        scatter = _Scatter(self, stripe_id, payload, width, candidates, self._counter, from_reserve)
         places: list[Place] | None = None
         try:
             places = await scatter.run(failed)
@@ -113,13 +122,25 @@ class Writer:
         return Stripe(stripe_id, width, k, len(payload), tuple(places))
 
     async def store(
-        self, agent: AgentInfo, stripe: str, index: int, data: memoryview, checksums: bytes
+        self,
+        agent: AgentInfo,
+        stripe: str,
+        index: int,
+        data: memoryview,
+        checksums: bytes,
+        *,
+        from_reserve: bool,
     ) -> int:
         """One shard to one agent, which may be this one."""
         if agent.slot == self._roster.slot:
-            return self._shards.store(stripe, index, data, checksums)
+            return self._shards.store(stripe, index, data, checksums, from_reserve=from_reserve)
         return await self._peers.store(
-            agent, stripe=stripe, index=index, data=data, checksums=checksums
+            agent,
+            stripe=stripe,
+            index=index,
+            data=data,
+            checksums=checksums,
+            from_reserve=from_reserve,
         )
 
     def suspect(self, agent: AgentInfo, error: Exception) -> None:
@@ -169,6 +190,7 @@ class _Scatter:
         width: int,
         candidates: list[AgentInfo],
         turn: int,
+        from_reserve: bool,
     ) -> None:
         codec = codec_for(width, writer._settings.parity_shards)
         self._writer = writer
@@ -176,6 +198,7 @@ class _Scatter:
         self._shards = codec.encode(payload)
         self._candidates = {agent.slot: agent for agent in candidates}
         self._turn = turn
+        self._from_reserve = from_reserve
         self._places: list[Place | None] = [None] * codec.total_shards
         self.stored: list[AgentInfo] = []
 
@@ -201,7 +224,9 @@ class _Scatter:
         data = self._shards[index]
         checksums = block_checksums(data, seed=seed(self._stripe, index))
         try:
-            incarnation = await self._writer.store(agent, self._stripe, index, data, checksums)
+            incarnation = await self._writer.store(
+                agent, self._stripe, index, data, checksums, from_reserve=self._from_reserve
+            )
         except (Unavailable, CapacityExceeded, CorruptData) as error:
             self._writer.suspect(agent, error)
             return error

@@ -95,6 +95,7 @@ class Node:
             peers=self.peers,
             locate=lambda stripes: self.namespace.query(q.Locate(tuple(stripes))),
             hedge_delay_s=tuning.hedge_delay_s,
+            patience_s=2 * tuning.failure_timeout_s,
         )
         self.packer = Packer(
             tuning=tuning,

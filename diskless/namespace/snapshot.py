@@ -3,7 +3,7 @@
 `snapshot` yields bounded chunks on demand; the state must not change until it is
 exhausted. Order is part of the state wherever later commands could see it (files,
 children, freed stripes, sessions by use), so everything goes in the order it is in.
-A chunk is [section, rows]; the rows of a section are in `_Sections`' order.
+A chunk is [section, rows]; sections come in the order of `_SECTIONS`.
 """
 
 from collections.abc import Iterable, Iterator

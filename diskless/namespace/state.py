@@ -136,10 +136,12 @@ class NamespaceState:
     def _check_places(self, stripe: Stripe) -> None:
         for index, place in enumerate(stripe.places):
             agent = self.agents.get(place.slot)
-            if agent is None or agent.incarnation != place.incarnation:
+            if agent is None or agent.incarnation != place.incarnation or not agent.up:
+                # A shard of an agent that is down may come back; to acknowledge it now
+                # would promise one loss more than the stripe survives.
                 raise StaleShards(
-                    f"stripe {stripe.id}: shard {index} was lost when "
-                    f"{slot_name(place.slot)} restarted: write it again"
+                    f"stripe {stripe.id}: {slot_name(place.slot)}, which has shard {index}, "
+                    "is down or has restarted: write it again"
                 )
 
     def _put(self, put: c.Put, offered: Offered) -> c.Result:

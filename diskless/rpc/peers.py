@@ -50,10 +50,21 @@ class Peers:
         self.messages_sent = 0
 
     async def store(
-        self, agent: AgentInfo, *, stripe: str, index: int, data: Buffer, checksums: bytes
+        self,
+        agent: AgentInfo,
+        *,
+        stripe: str,
+        index: int,
+        data: Buffer,
+        checksums: bytes,
+        from_reserve: bool,
     ) -> int:
         store = shards_pb2.StoreShard(
-            stripe=stripe, index=index, checksums=checksums, data_bytes=len(data)
+            stripe=stripe,
+            index=index,
+            checksums=checksums,
+            data_bytes=len(data),
+            from_reserve=from_reserve,
         )
         answer, _ = await self._call(
             SHARDS,

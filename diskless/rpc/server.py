@@ -156,7 +156,11 @@ class AgentServer:
             case "store":
                 store = call.store
                 incarnation = self._shards.store(
-                    store.stripe, store.index, payload, store.checksums
+                    store.stripe,
+                    store.index,
+                    payload,
+                    store.checksums,
+                    from_reserve=store.from_reserve,
                 )
                 stored = shards_pb2.ShardStored(incarnation=incarnation)
                 return shards_pb2.ShardAnswer(stored=stored), None

@@ -234,6 +234,7 @@ def test_a_store_with_damaged_bytes_is_refused(cluster: LocalCluster, target: in
                     index,
                     memoryview(damaged),
                     checksums,
+                    from_reserve=False,
                 )
             )
     assert shards_stored(cluster) == before

@@ -255,7 +255,6 @@ def test_writes_are_refused_with_fewer_than_k_plus_1_agents(
     assert client.read("/enough-again") == content(2 * MIB)
 
 
-@pytest.mark.xfail(reason="a small file travels inline and asks for no other agent", strict=True)
 def test_small_writes_too_are_refused_with_fewer_than_k_plus_1_agents(
     start: StartCluster, connect: Connect
 ) -> None:

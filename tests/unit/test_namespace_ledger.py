@@ -282,12 +282,20 @@ def test_a_stripe_on_an_unknown_agent_is_refused_as_stale(world: World) -> None:
     assert world.refusal(world.commit_of(file, stripes=[stripe])) is StaleShards
 
 
-def test_a_stripe_on_an_agent_that_is_down_in_the_same_life_is_accepted(world: World) -> None:
-    """Down is not lost: its memory may be whole."""
+def test_a_stripe_on_an_agent_that_is_down_is_refused_until_it_is_back(world: World) -> None:
     stripe = world.stripe()
+    file = file_in("/a", Extent(stripe.id, 0, 100))
     world.do(c.AgentDown(1, 1))
+    assert world.refusal(world.commit_of(file, stripes=[stripe])) is StaleShards
+    world.do(agent_up(1))
     world.put_in("/a", stripe)
     assert live(world) == {stripe.id: 100}
+
+
+def test_down_is_not_lost(world: World) -> None:
+    stripe = world.stripe()
+    world.put_in("/a", stripe)
+    world.do(c.AgentDown(1, 1))
     assert world.state.readable(stripe) == [0, 2]
     world.do(agent_up(1))
     assert world.state.readable(stripe) == [0, 1, 2]

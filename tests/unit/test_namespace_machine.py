@@ -309,6 +309,8 @@ class NamespaceMachine(RuleBasedStateMachine):
         """Several puts that share one new stripe; each succeeds or fails for itself."""
         count = data.draw(st.integers(2, 5))
         stripe = self.new_stripe(data, count * size)
+        if self.errors_of_stripe(stripe):
+            return  # an agent is down: the other rules see what follows from that
         puts: list[c.Put] = []
         for n in range(count):
             extents = (Extent(stripe.id, n * size, size),)
@@ -356,7 +358,10 @@ class NamespaceMachine(RuleBasedStateMachine):
         fenced = who.counter < self.fences[who.slot, who.incarnation]
         if fenced or stripe.id in self.reaped():
             errors.add(UploadLost)
-        if any(place.incarnation != self.lives[place.slot] for place in stripe.places):
+        if any(
+            place.incarnation != self.lives[place.slot] or not self.up[place.slot]
+            for place in stripe.places
+        ):
             errors.add(StaleShards)
         return errors
 
@@ -416,6 +421,7 @@ class NamespaceMachine(RuleBasedStateMachine):
         if total == 0:
             return
         stripe = self.new_stripe(data, total)
+        late = late or bool(self.errors_of_stripe(stripe))
         moves, at = [], 0
         for record in records:
             extents = (Extent(stripe.id, at, record.size),)

@@ -1,0 +1,88 @@
+"""Snapshots of the namespace: chunks that add up to the same state, order included."""
+
+import random
+
+from diskless.model import Extent, Place, Stripe
+from diskless.namespace import commands as c
+from diskless.namespace import snapshot as s
+from diskless.namespace.state import NamespaceState
+from tests.sim.dump import dump
+
+SEED = 7
+
+
+def busy_state(commands: int) -> NamespaceState:
+    """A state with a bit of everything: stripes freed and half dead, fences, refusals."""
+    rng = random.Random(SEED)
+    state = NamespaceState()
+    for slot in range(4):
+        state.apply(c.AgentUp(slot, f"boot-{slot}", "a", "g", "s", "h", "n", 1), now_ms=1)
+    state.apply(c.AgentDown(2, 1), now_ms=2)
+    sessions = [state.apply(c.OpenSession(), now_ms=3)[0].number for _ in range(3)]
+    places = (Place(0, 1), Place(1, 1), Place(3, 1))
+    for number in range(1, commands):
+        session, path = rng.choice(sessions), f"/d{rng.randrange(9)}/f{rng.randrange(40)}"
+        luck = rng.random()
+        command: c.Command
+        if luck < 0.4:
+            stripe = Stripe(f"0.1.{number}", 2, 1, 200, places)
+            file = c.NewFile(path, 150, number, None, (Extent(stripe.id, 0, 150),))
+            other = c.NewFile(path + "x", 50, number, None, (Extent(stripe.id, 150, 50),))
+            puts = (c.Put(session, number, luck < 0.3, (file, other)),)
+            command = c.Commit((stripe,), puts)
+        elif luck < 0.6:
+            size = rng.choice((0, 100, 5000))
+            put = c.Put(session, number, True, (c.NewFile(path, size, number, b"x" * size),))
+            command = c.Commit((), (put,))
+        elif luck < 0.75:
+            command = c.Delete(session, number, path, True)
+        elif luck < 0.85:
+            command = c.Rename(session, number, path, f"/d{rng.randrange(9)}/g{number}", False)
+        elif luck < 0.95:
+            command = c.Mkdirs(session, number, f"/d{rng.randrange(9)}/e{number}")
+        elif state.ledger.freed_ms:
+            command = c.Reap((next(iter(state.ledger.freed_ms)),))
+        else:
+            command = c.Fence(3, 1, number)
+        state.apply(command, now_ms=10 + number)
+    return state
+
+
+def restore(chunks: list[bytes]) -> NamespaceState:
+    state = NamespaceState()
+    restorer = s.Restorer(state)
+    for chunk in chunks:
+        restorer.take(chunk)
+    return state
+
+
+def test_a_restored_state_is_the_same_to_the_order_of_its_parts() -> None:
+    state = busy_state(900)
+    assert dump(restore(list(s.snapshot(state)))) == dump(state)
+
+
+def test_an_empty_state_can_be_copied() -> None:
+    assert dump(restore(list(s.snapshot(NamespaceState())))) == dump(NamespaceState())
+
+
+def test_both_go_on_alike_after_the_copy() -> None:
+    state = busy_state(400)
+    copy = restore(list(s.snapshot(state)))
+    session = state.apply(c.OpenSession(), now_ms=9000)
+    assert copy.apply(c.OpenSession(), now_ms=9000) == session
+    number = session[0].number
+    for command in (
+        c.Delete(number, 1, "/d1", True),
+        c.Rename(number, 2, "/d2", "/d3/moved", False),
+        c.Delete(number, 3, "/", True),
+    ):
+        assert state.apply(command, now_ms=9001) == copy.apply(command, now_ms=9001)
+    assert dump(copy) == dump(state)
+
+
+def test_chunks_are_small_and_many() -> None:
+    state = busy_state(1200)
+    chunks = list(s.snapshot(state))
+    assert len(chunks) >= len(state.files) // s.CHUNK_ROWS_MAX + len(s._SECTIONS) // 2
+    largest_row = 64 * 1024
+    assert max(map(len, chunks)) <= s.CHUNK_BYTES_MAX + largest_row

@@ -1,0 +1,446 @@
+"""The replication protocol, step by step: what goes in, what comes out.
+
+The simulator (tests/sim) looks for what nobody thought of; here are the rules that
+somebody did. A message takes one step of 1 ms unless its link is cut.
+"""
+
+import itertools
+from collections.abc import Iterator
+from random import Random
+
+import msgspec
+import pytest
+
+from diskless.namespace.replication import (
+    Effect,
+    Limits,
+    Rejected,
+    RejectReason,
+    Replica,
+    Reply,
+    Send,
+    Status,
+    Timing,
+)
+from diskless.namespace.replication import messages as m
+
+TIMING = Timing(failure_timeout_ms=1000, lease_ms=500, heartbeat_ms=100)
+
+
+class Journal:
+    """A state machine that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, bytes]] = []
+
+    def apply(self, op: int, time_ms: int, command: bytes) -> int:
+        self.rows.append((op, time_ms, command))
+        return len(self.rows)
+
+    def snapshot(self) -> Iterator[bytes]:
+        for row in self.rows:
+            yield msgspec.msgpack.encode(row)
+
+    def restore(self, chunk: bytes) -> None:
+        self.rows.append(msgspec.msgpack.decode(chunk, type=tuple[int, int, bytes]))
+
+
+class Cluster:
+    def __init__(self, voters: int, limits: Limits | None = None) -> None:
+        self.now = 1000
+        self.limits = limits
+        self.voters: list[Replica | None] = [self.blank(slot, voters) for slot in range(voters)]
+        self.cut: set[int] = set()
+        self.effects: list[Effect] = []
+        self.mail: list[tuple[int, int, m.Message]] = []
+        for slot in range(voters):
+            self.do(slot, self[slot].form("c", self.now))
+        self.run(5)
+
+    def blank(self, slot: int, voters: int) -> Replica:
+        return Replica(
+            slot=slot,
+            voters=voters,
+            machine=Journal,
+            random=Random(slot * 1000 + self.now),
+            timing=TIMING,
+            limits=self.limits,
+        )
+
+    def __getitem__(self, slot: int) -> Replica:
+        replica = self.voters[slot]
+        assert replica is not None
+        return replica
+
+    def do(self, slot: int, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.mail.extend((slot, to, effect.message) for to in effect.to)
+            else:
+                self.effects.append(effect)
+
+    def run(self, duration_ms: int) -> None:
+        for _ in range(duration_ms):
+            self.now += 1
+            mail, self.mail = self.mail, []
+            for sender, to, message in mail:
+                receiver = self.voters[to]
+                if receiver is not None and not {sender, to} & self.cut:
+                    self.do(to, receiver.receive(sender, message, self.now))
+            if self.now % 10 == 0:
+                for slot, replica in enumerate(self.voters):
+                    if replica is not None:
+                        self.do(slot, replica.tick(self.now))
+
+    def submit(self, slot: int, request: object, command: bytes = b"x") -> None:
+        self.do(slot, self[slot].submit(request, command, self.now, wall_ms=self.now))
+
+    def kill(self, *slots: int) -> None:
+        for slot in slots:
+            self.voters[slot] = None
+
+    def restart(self, *slots: int) -> None:
+        for slot in slots:
+            replica = self.voters[slot] = self.blank(slot, len(self.voters))
+            self.do(slot, replica.recover("c", self.now))
+
+    def leader(self) -> int:
+        views = {r.view: r.slot for r in self.voters if r is not None and r.leads}
+        return views[max(views)]
+
+    def replied(self, request: object) -> bool:
+        return any(isinstance(e, Reply) and e.request_id == request for e in self.effects)
+
+    def rejections(self) -> dict[object, RejectReason]:
+        return {e.request_id: e.reason for e in self.effects if isinstance(e, Rejected)}
+
+    def rows(self, slot: int) -> list[tuple[int, int, bytes]]:
+        machine = self[slot].machine
+        assert isinstance(machine, Journal)
+        return machine.rows
+
+
+# -- rounds ----------------------------------------------------------------------
+
+
+def test_a_lone_command_goes_out_at_once_and_is_answered_after_a_quorum() -> None:
+    cluster = Cluster(5)
+    (send,) = cluster[0].submit("a", b"x", cluster.now, wall_ms=7)
+    assert isinstance(send, Send)
+    assert isinstance(send.message, m.Prepare)
+    assert send.to == (1, 2, 3, 4)
+    acks = [cluster[slot].receive(0, send.message, cluster.now)[0] for slot in (1, 2)]
+    assert all(isinstance(ack, Send) for ack in acks)
+    assert cluster[0].receive(1, acks[0].message, cluster.now) == []
+    assert cluster[0].receive(1, acks[0].message, cluster.now) == [], "the same vote again"
+    assert cluster[0].receive(2, acks[1].message, cluster.now) == [Reply("a", 1, 1)]
+
+
+def test_commands_that_come_during_a_round_share_the_next() -> None:
+    cluster = Cluster(3)
+    for number in range(50):
+        cluster.submit(0, number)
+    cluster.run(10)
+    assert all(cluster.replied(number) for number in range(50))
+    assert cluster[0].log.last == 2
+
+
+def test_full_batches_do_not_wait_but_rounds_in_flight_are_limited() -> None:
+    limits = Limits(batch_bytes_max=1000, rounds_in_flight_max=3, gather_ms_max=10_000)
+    cluster = Cluster(3, limits)
+    cluster.cut = {1, 2}
+    for number in range(40):
+        cluster.submit(0, number, b"x" * 400)
+    assert cluster[0].log.last == 3
+    assert [len(cluster[0].log.get(op).commands) for op in (1, 2, 3)] == [1, 2, 2]
+    cluster.submit(0, "large", b"x" * 5000)
+    cluster.cut = set()
+    cluster.run(300)
+    assert cluster.replied("large")
+    sizes: dict[int, int] = {}
+    for op, _, command in cluster.rows(0):
+        sizes[op] = sizes.get(op, 0) + len(command)
+    assert sizes.pop(max(sizes)) == 5000, "a larger command goes alone"
+    assert max(sizes.values()) <= 1000
+
+
+def test_a_follower_names_the_leader() -> None:
+    cluster = Cluster(3)
+    assert cluster[2].submit("a", b"", cluster.now, wall_ms=0) == [
+        Rejected("a", RejectReason.NOT_LEADER, 0)
+    ]
+
+
+def test_a_leader_that_steps_down_lets_its_clients_go() -> None:
+    cluster = Cluster(3, Limits(gather_ms_max=10_000))
+    cluster.cut = {0}
+    cluster.submit(0, "logged")
+    cluster.submit(0, "waiting")
+    cluster.run(2000)
+    cluster.cut = set()
+    cluster.run(500)
+    assert cluster.rejections() == {
+        "logged": RejectReason.UNKNOWN,
+        "waiting": RejectReason.NOT_LEADER,
+    }
+
+
+def test_too_many_waiting_commands_are_rejected() -> None:
+    cluster = Cluster(3, Limits(pending_commands_max=2, gather_ms_max=10_000))
+    cluster.cut = {1, 2}
+    for number in range(5):
+        cluster.submit(0, number)
+    assert cluster.rejections() == dict.fromkeys((3, 4), RejectReason.OVERLOADED)
+
+
+def test_time_in_the_log_never_goes_back() -> None:
+    cluster = Cluster(3)
+    cluster.do(0, cluster[0].submit("a", b"a", cluster.now, wall_ms=9_000_000))
+    cluster.run(200)
+    cluster.kill(0)
+    cluster.run(1500)
+    leader = cluster.leader()
+    cluster.do(leader, cluster[leader].submit("b", b"b", cluster.now, wall_ms=5))
+    cluster.run(50)
+    assert [time_ms for _, time_ms, _ in cluster.rows(leader)] == [9_000_000, 9_000_000]
+
+
+# -- losses ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", list(itertools.combinations(range(5), 2)))
+def test_any_two_of_five_may_be_lost(lost: tuple[int, ...]) -> None:
+    cluster = Cluster(5)
+    cluster.submit(0, "before", b"before")
+    cluster.run(5)
+    assert cluster.replied("before")
+    cluster.kill(*lost)
+    cluster.run(2 * TIMING.failure_timeout_ms)
+    cluster.submit(cluster.leader(), "after", b"after")
+    cluster.run(20)
+    assert cluster.replied("after")
+    cluster.restart(*lost)
+    cluster.run(1000)
+    for slot in range(5):
+        assert [command for *_, command in cluster.rows(slot)] == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("away", list(itertools.combinations(range(3), 2)))
+def test_without_a_quorum_it_refuses_loudly_and_goes_on_when_they_are_back(
+    away: tuple[int, ...],
+) -> None:
+    cluster = Cluster(3)
+    cluster.cut = set(away)
+    cluster.run(3000)
+    left = next(slot for slot in range(3) if slot not in away)
+    assert not cluster[left].read_allowed(cluster.now)
+    line = cluster[left].needs(cluster.now)
+    assert line is not None
+    assert "needs 2 of 3 voters and has 1" in line
+    assert all(f"agent-{slot}" in line for slot in away)
+    cluster.submit(left, "a")
+    reason = RejectReason.NO_QUORUM if left == 0 else RejectReason.NOT_LEADER
+    assert cluster.rejections() == {"a": reason}
+    cluster.cut = set()
+    cluster.run(2000)
+    leader = cluster.leader()
+    cluster.submit(leader, "b")
+    cluster.run(20)
+    assert cluster.replied("b")
+    assert cluster[leader].needs(cluster.now) is None
+
+
+def test_voters_that_all_lost_their_memory_never_start_empty() -> None:
+    cluster = Cluster(3)
+    cluster.submit(0, "a")
+    cluster.run(50)
+    cluster.kill(0, 1)
+    cluster.run(100)
+    cluster.restart(0, 1)
+    cluster.run(10_000)
+    assert [replica.status for replica in cluster.voters if replica is not None] == [
+        Status.RECOVERING,
+        Status.RECOVERING,
+        Status.NORMAL,
+    ]
+    line = cluster[0].needs(cluster.now)
+    assert line is not None
+    assert "2 of the other 2 voters: 1 answered; no answer from agent-1" in line
+    assert "also without memory: agent-1" in line
+
+
+def test_two_dead_leaders_in_a_row_cost_one_retry() -> None:
+    cluster = Cluster(5)
+    cluster.run(300)
+    cluster.kill(0, 1)
+    died = cluster.now
+    while not any(replica is not None and replica.leads for replica in cluster.voters):
+        cluster.run(1)
+    assert cluster.leader() == 2
+    assert cluster.now - died <= TIMING.failure_timeout_ms + TIMING.retry_ms + 50
+
+
+def test_a_refused_connection_makes_the_change_as_soon_as_the_lease_allows() -> None:
+    cluster = Cluster(5)
+    cluster.run(300)
+    cluster.kill(0, 1)
+    died = cluster.now
+    for slot, dead in itertools.product((2, 3, 4), (1, 0)):
+        cluster.do(slot, cluster[slot].suspect(dead, cluster.now))
+    while not any(replica is not None and replica.leads for replica in cluster.voters):
+        cluster.run(1)
+    assert cluster.now - died <= TIMING.promise_ms + 50
+
+
+# -- leases ----------------------------------------------------------------------
+
+
+def test_a_leader_reads_only_within_its_lease() -> None:
+    cluster = Cluster(3)
+    cluster.run(250)
+    assert cluster[0].read_allowed(cluster.now)
+    assert not cluster[1].read_allowed(cluster.now)
+    assert not cluster[0].read_allowed(cluster.now + TIMING.lease_ms), "it slept and woke up"
+
+
+def test_a_voter_that_answered_a_heartbeat_joins_no_view_change_within_the_lease() -> None:
+    cluster = Cluster(3)
+    cluster.run(250)
+    cluster.cut = {0}
+    answered = cluster.now
+    for slot in (1, 2):
+        cluster.do(slot, cluster[slot].suspect(0, cluster.now))
+    while cluster[1].status is Status.NORMAL:
+        assert cluster[2].view == 0
+        cluster.run(1)
+    assert cluster.now - answered >= TIMING.lease_ms - TIMING.heartbeat_ms
+    assert not cluster[0].read_allowed(cluster.now)
+
+
+def test_a_restarted_voter_joins_no_view_change_for_one_lease() -> None:
+    cluster = Cluster(3)
+    cluster.run(250)
+    cluster.kill(1)
+    cluster.restart(1)
+    born = cluster.now
+    cluster.run(30)
+    assert cluster[1].status is Status.NORMAL
+    cluster.cut = {0}
+    for slot in (1, 2):
+        cluster.do(slot, cluster[slot].suspect(0, cluster.now))
+    while cluster[1].view == 0:
+        cluster.run(1)
+    assert cluster.now - born >= TIMING.promise_ms
+
+
+# -- recovery and transfer -------------------------------------------------------
+
+
+def test_a_restarted_voter_begins_the_next_incarnation_with_all_that_was_committed() -> None:
+    cluster = Cluster(3)
+    for number in range(20):
+        cluster.submit(0, number, b"%d" % number)
+        cluster.run(3)
+    for life in (2, 3):
+        cluster.kill(1)
+        cluster.restart(1)
+        cluster.run(300)
+        assert cluster[1].status is Status.NORMAL
+        assert cluster[1].incarnation == life
+        assert cluster.rows(1) == cluster.rows(0)
+        assert cluster[0].vector[1] == cluster[2].vector[1] == life
+
+
+def test_the_log_is_bounded_though_a_voter_is_down_which_then_gets_a_snapshot() -> None:
+    cluster = Cluster(3, Limits(log_entries_max=10))
+    cluster.cut = {2}
+    for number in range(60):
+        cluster.submit(0, number)
+        cluster.run(30)
+    assert len(cluster[0].log) <= 21
+    assert cluster[0].report(cluster.now).lags[2] is None
+    cluster.cut = set()
+    cluster.run(1500)
+    assert cluster.rows(2) == cluster.rows(0) == cluster.rows(1)
+    assert len(cluster[0].log) == 0
+    assert cluster[0].log.bytes == 0
+
+
+def test_a_voter_that_gives_its_state_away_still_votes_but_applies_nothing() -> None:
+    cluster = Cluster(3, Limits(log_entries_max=4))
+    for number in range(40):
+        cluster.submit(0, number)
+        cluster.run(20)
+    cluster.kill(2)
+    cluster.run(10)
+    cluster.restart(2)
+    frozen = 0
+    for number in range(100, 140):
+        cluster.submit(0, number)
+        cluster.run(3)
+        frozen += cluster[1]._frozen and cluster[1].applied < cluster[1].commit
+    assert frozen > 0
+    cluster.run(500)
+    assert all(cluster.replied(number) for number in range(100, 140))
+    assert cluster.rows(2) == cluster.rows(1) == cluster.rows(0)
+
+
+def test_a_message_of_a_former_life_is_no_vote() -> None:
+    cluster = Cluster(3)
+    cluster.cut = {2}
+    (send,) = cluster[0].submit("a", b"x", cluster.now, wall_ms=0)
+    assert isinstance(send, Send)
+    (late,) = cluster[1].receive(0, send.message, cluster.now)
+    assert isinstance(late, Send)
+    cluster.kill(1)
+    cluster.cut = set()
+    cluster.restart(1)
+    cluster.run(4)
+    assert cluster[0].vector[1] == 2, "the new life has been heard of"
+    before = cluster[0].commit
+    assert cluster[0].receive(1, late.message, cluster.now) == []
+    assert cluster[0].commit == before
+
+
+def test_messages_of_another_cluster_are_ignored() -> None:
+    cluster = Cluster(3)
+    stranger = m.Heartbeat("other", (9, 9, 9), 7, 0, 0, 0, 0)
+    assert cluster[1].receive(0, stranger, cluster.now) == []
+    assert cluster[1].vector == (1, 1, 1)
+
+
+def test_a_replaced_incarnation_stops() -> None:
+    cluster = Cluster(3)
+    cluster[1].receive(0, m.Heartbeat("c", (1, 2, 1), 0, 0, 0, 0, 0), cluster.now)
+    assert cluster[1].status is Status.SUPERSEDED
+
+
+def test_one_voter_alone_is_its_own_quorum() -> None:
+    cluster = Cluster(1)
+    cluster.submit(0, "a")
+    assert cluster.replied("a")
+    assert cluster[0].read_allowed(cluster.now)
+
+
+# -- messages --------------------------------------------------------------------
+
+
+def sample(kind: type) -> m.Message:
+    values = {int: 3, bool: True, str: "c", bytes: b"data"}
+    fields = []
+    for field in msgspec.structs.fields(kind):
+        if field.name == "vector":
+            fields.append((1, 2, 3))
+        elif field.name == "entry":
+            fields.append(m.Entry(5, (b"a", b"b")))
+        elif field.name == "entries":
+            fields.append((m.Entry(5, (b"a",)), m.Entry(6, ())))
+        else:
+            fields.append(values[field.type])
+    return kind(*fields)
+
+
+@pytest.mark.parametrize("kind", m.Message.__args__)
+def test_every_message_survives_the_wire(kind: type) -> None:
+    message = sample(kind)
+    assert m.decode(m.encode(message)) == message
