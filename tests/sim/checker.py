@@ -1,0 +1,144 @@
+"""What must hold in every schedule, checked while it runs and at its end.
+
+Linearizability. The log is a total order of all writes; a read stands after the last
+entry that the voter had applied when it read. The checker shows for this order that
+
+1. every voter applied the same commands at the same places, with the same results
+   (`applied`), so there is one order and not several;
+2. executed in this order by the model, every command and every read gives the answer
+   that the voters, and so the clients, gave (`applied`, `wrote`, `read`), a repeated
+   command the answer of its first execution;
+3. an operation that began after another one was answered stands after it (`began`
+   notes how far the order must have come; `wrote` and `read` compare).
+
+A total order that is legal for the model (2) and respects real time (3) is what
+linearizability asks for, so no search for one is needed. Unanswered commands may
+stand anywhere or nowhere. As every voter ends with all of the order (`finish`), no
+acknowledged command is lost, and by 2 none ran twice.
+"""
+
+from typing import Any
+
+from diskless.namespace import commands as c
+from diskless.namespace.state import NamespaceState, PathStatus
+from tests.sim.dump import dump
+from tests.sim.model import Model, Position, answer_of
+
+
+class Violation(AssertionError):
+    """The protocol broke a promise."""
+
+
+def mutations_of(command: c.Command) -> list[tuple[int, int]]:
+    """The (session, sequence) of each mutation in a command."""
+    match command:
+        case c.Commit(puts=puts):
+            return [(put.session, put.sequence) for put in puts]
+        case c.Mkdirs() | c.Rename() | c.Delete():
+            return [(command.session, command.sequence)]
+    return []
+
+
+class Checker:
+    def __init__(self) -> None:
+        self.model = Model()
+        self.order: list[list[tuple[int, bytes, Any]]] = []  # op - 1 -> its commands
+        self.decoded: dict[bytes, c.Command] = {}
+        self.frontier: Position = (0, 0)
+        self.reads = self.writes = self.snapshots = 0
+
+    def decode(self, command: bytes) -> c.Command:
+        known = self.decoded.get(command)
+        if known is None:
+            known = self.decoded[command] = c.decode(command)
+        return known
+
+    # -- voters ------------------------------------------------------------------
+
+    def applied(
+        self, slot: int, op: int, index: int, time_ms: int, command: bytes, results: Any
+    ) -> None:
+        order = self.order
+        if op == len(order) + 1 and index == 0:
+            if order and time_ms < order[-1][0][0]:
+                raise Violation(f"op {op}: time went back to {time_ms}")
+            order.append([])
+        if op > len(order):
+            raise Violation(f"voter {slot} applied op {op} after nobody applied {op - 1}")
+        row = order[op - 1]
+        if index < len(row):
+            if row[index] != (time_ms, command, results):
+                raise Violation(
+                    f"voter {slot} applied at {op}.{index} {self.decode(command)} -> {results}, "
+                    f"another {self.decode(row[index][1])} -> {row[index][2]}"
+                )
+            return
+        if index > len(row) or op < len(order):
+            raise Violation(f"voter {slot} applied more commands at op {op} than another")
+        row.append((time_ms, command, results))
+        expected = self.model.execute((op, index), time_ms, self.decode(command))
+        found = tuple(map(answer_of, results))
+        if found != expected:
+            raise Violation(f"op {op}.{index} {self.decode(command)}: {found}, not {expected}")
+
+    def restored(self, slot: int, op: int, state: NamespaceState) -> None:
+        self.snapshots += 1
+        if op > len(self.order):
+            raise Violation(f"voter {slot} got a snapshot of op {op}, which nobody applied")
+        if dump(state) != dump(self.replay(op)):
+            raise Violation(f"voter {slot} got a snapshot of op {op} that is another state")
+
+    def replay(self, op: int) -> NamespaceState:
+        state = NamespaceState()
+        for row in self.order[:op]:
+            for time_ms, command, _ in row:
+                state.apply(self.decode(command), now_ms=time_ms)
+        return state
+
+    # -- clients -----------------------------------------------------------------
+
+    def began(self) -> Position:
+        """What an operation that begins now must come after."""
+        return self.frontier
+
+    def wrote(self, command: c.Command, results: Any, began: Position) -> None:
+        self.writes += 1
+        for session, sequence in mutations_of(command):
+            self._wrote(command, session, sequence, results[0], began)
+
+    def _wrote(
+        self, command: c.Command, session: int, sequence: int, result: c.Result, began: Position
+    ) -> None:
+        known = self.model.sessions.get(session, {}).get(sequence)
+        if known is None:
+            raise Violation(f"{command} was acknowledged but not executed")
+        answer, position = known
+        if answer_of(result) != answer:
+            raise Violation(f"{command} was answered {result}, but at {position} {answer}")
+        if position <= began:
+            raise Violation(f"{command} stands at {position} though it began after {began}")
+        self.frontier = max(self.frontier, position)
+
+    def read(self, path: str, answer: PathStatus | None, op: int, began: Position) -> None:
+        self.reads += 1
+        position = (op, 1 << 30)
+        if position < began:
+            raise Violation(f"stale read of {path} at op {op}: {began} was acknowledged before")
+        expected = self.model.read(path, position)
+        found: Any = None
+        if answer is not None:
+            record = answer.record
+            found = "dir" if record is None else (record.id, record.checksum, record.mtime_ms)
+        if found != expected:
+            raise Violation(f"read of {path} at op {op}: {found}, not {expected}")
+        self.frontier = max(self.frontier, position)
+
+    # -- the end -----------------------------------------------------------------
+
+    def finish(self, states: dict[int, tuple[int, NamespaceState]]) -> None:
+        expected = dump(self.replay(len(self.order)))
+        for slot, (op, state) in states.items():
+            if op != len(self.order):
+                raise Violation(f"voter {slot} ended at op {op} of {len(self.order)}")
+            if dump(state) != expected:
+                raise Violation(f"voter {slot} ended with another state at op {op}")

@@ -1,0 +1,182 @@
+"""The protocol, broken on purpose: the simulator must notice each of these."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from diskless.namespace.replication import Replica
+from diskless.namespace.replication import messages as m
+from diskless.namespace.replication.staging import NEVER, Catchup, Purpose
+
+
+class NoCrashVector(Replica):
+    """Counts messages of lives that are over, as Viewstamped Replication Revisited does."""
+
+    def _join(self, sender: int, message: m.Message) -> bool:
+        self.vector = tuple(map(max, self.vector, message.vector))
+        return True
+
+
+class NoRecoveryQuorum(Replica):
+    """Believes the first leader that answers."""
+
+    def _consider_answers(self, now_ms: int) -> None:
+        for slot, answer in self._answers.items():
+            if isinstance(answer, m.RecoveryReply) and answer.leads:
+                catchup = Catchup(Purpose.RECOVER, answer.view, slot, 0, answer.op)
+                self._begin_catchup(catchup, now_ms)
+                return
+
+    def _on_hello_reply(self, sender: int, message: m.HelloReply, now_ms: int) -> None:
+        if self._expects(message.nonce) and not self._life:
+            self._number_life(now_ms)
+
+
+class DuplicateVotes(Replica):
+    """Counts acknowledgements, not those who gave them."""
+
+    _acks: dict[int, int]
+
+    def _begin_view(self, now_ms: int) -> None:
+        self._acks = {}
+        super()._begin_view(now_ms)
+
+    def _on_prepare_ok(self, sender: int, message: m.PrepareOk, now_ms: int) -> None:
+        super()._on_prepare_ok(sender, message, now_ms)
+        if message.view == self.view and self.leads and message.op > self.commit:
+            self._acks[message.op] = self._acks.get(message.op, 1) + 1
+            self._advance_commit(now_ms)
+
+    def _quorum_op(self) -> int:
+        counted = [op for op, acks in self._acks.items() if acks >= self.quorum]
+        return max([super()._quorum_op(), *counted])
+
+
+class NoLease(Replica):
+    """Serves reads whenever it believes that it leads."""
+
+    def read_allowed(self, now_ms: int) -> bool:
+        return self.leads and self.applied >= self._start_op
+
+
+class NoLeaseWait(Replica):
+    """A restarted voter joins view changes at once, though it may have promised not to."""
+
+    def _begin_recovery(self, now_ms: int) -> None:
+        super()._begin_recovery(now_ms)
+        self._boot_until = NEVER
+
+
+class NoPromise(Replica):
+    """A voter joins view changes although it has just answered a heartbeat."""
+
+    def _acknowledge(self, leader: int, sent_ms: int, now_ms: int) -> None:
+        super()._acknowledge(leader, sent_ms, now_ms)
+        self._promise_until = NEVER
+
+
+class EarlyReads(Replica):
+    """A new leader reads before it has applied what its predecessor may have answered."""
+
+    def read_allowed(self, now_ms: int) -> bool:
+        start, self._start_op = self._start_op, 0
+        allowed = super().read_allowed(now_ms)
+        self._start_op = start
+        return allowed
+
+
+class LongestLog(Replica):
+    """A new leader takes the longest log, of whatever view."""
+
+    def _choose(self, votes: list[tuple[int, m.DoViewChange]]) -> tuple[int, m.DoViewChange]:
+        return max(votes, key=lambda vote: (vote[1].op, vote[0] == self.slot))
+
+
+class SmallQuorum(Replica):
+    """Commits with one voter less than a quorum."""
+
+    def _quorum_op(self) -> int:
+        return sorted(self._match)[self.voters - self.quorum + 1]
+
+
+class EagerEntry(Replica):
+    """Enters a view before it has the log that the view began with."""
+
+    def _begin_catchup(self, catchup: Catchup, now_ms: int) -> None:
+        if catchup.purpose is Purpose.FOLLOW:
+            catchup.target = catchup.kept
+        super()._begin_catchup(catchup, now_ms)
+
+
+class EmptyRecovery(Replica):
+    """A restarted voter votes with the view it learnt, but without its log."""
+
+    def _begin_catchup(self, catchup: Catchup, now_ms: int) -> None:
+        if catchup.purpose is Purpose.RECOVER:
+            catchup.target = 0
+        super()._begin_catchup(catchup, now_ms)
+
+
+class ThawedSnapshot(Replica):
+    """Goes on applying while its state is being copied."""
+
+    def _begin_gift(self, sender: int, nonce: int, now_ms: int):  # type: ignore[no-untyped-def]
+        gift = super()._begin_gift(sender, nonce, now_ms)
+        self._frozen = False
+        return gift
+
+    def _update_frozen(self) -> None:
+        self._frozen = False
+
+
+class KeptVotes(Replica):
+    """Ignores what a former life says, but not what it said."""
+
+    def _forget_votes(self, slot: int) -> None:
+        pass
+
+
+class SameLife(Replica):
+    """A restarted voter keeps its old number."""
+
+    def _number_life(self, now_ms: int) -> None:
+        self._life = self.vector[self.slot]
+        self._restart_recovery(now_ms)
+
+
+class LeaseFromReceipt(Replica):
+    """Counts the lease from when the answer came, not from when the question left."""
+
+    def _on_prepare_ok(self, sender: int, message: m.PrepareOk, now_ms: int) -> None:
+        super()._on_prepare_ok(sender, msgspec.structs.replace(message, sent_ms=now_ms), now_ms)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`seeds` of `story` (None: any schedules) hold one that catches it, early on now and
+    with room for changes that shift the dice."""
+
+    replica: type[Replica]
+    seeds: range
+    story: str | None = None
+    ignore_sessions: bool = False
+
+
+MUTANTS = {
+    "no-crash-vector": Mutant(NoCrashVector, range(200), "amnesia"),
+    "kept-votes": Mutant(KeptVotes, range(200), "third vote"),
+    "same-life": Mutant(SameLife, range(200), "amnesia"),
+    "no-recovery-quorum": Mutant(NoRecoveryQuorum, range(200), "stale leader"),
+    "empty-recovery": Mutant(EmptyRecovery, range(300)),
+    "duplicate-votes": Mutant(DuplicateVotes, range(200), "minority"),
+    "small-quorum": Mutant(SmallQuorum, range(200), "minority"),
+    "no-lease": Mutant(NoLease, range(200), "minority"),
+    "no-promise": Mutant(NoPromise, range(200), "hasty"),
+    "no-lease-wait": Mutant(NoLeaseWait, range(500), "stale lease"),
+    "lease-from-receipt": Mutant(LeaseFromReceipt, range(500)),
+    "early-reads": Mutant(EarlyReads, range(800)),
+    "longest-log": Mutant(LongestLog, range(300), "stale leader"),
+    "eager-entry": Mutant(EagerEntry, range(1000), "rotate"),
+    "thawed-snapshot": Mutant(ThawedSnapshot, range(100)),
+    "no-sessions": Mutant(Replica, range(100), ignore_sessions=True),
+}

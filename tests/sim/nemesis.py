@@ -1,0 +1,357 @@
+"""Faults: at random times and places, on special occasions, and a few told as stories.
+
+At most k voters are dead or without memory at a time; `World.crash` sees to that.
+A story is a schedule that a known bug needs, with its details left to chance.
+"""
+
+from collections.abc import Callable, Generator
+from random import Random
+
+from diskless.namespace.replication import Status
+from diskless.namespace.replication import messages as m
+from tests.sim.world import Node, World
+
+Step = Generator[float, None, None]
+"""Does things, and yields for how long to wait before it goes on."""
+
+ON_SEND = {
+    "crash after ack": m.PrepareOk,
+    "crash after vote": m.DoViewChange,
+    "crash new leader": m.StartView,
+}
+CRASH_ON_SEND = 0.04
+
+
+class Nemesis:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.random = Random(world.random.getrandbits(32))
+        plan = world.plan
+        kinds = tuple(kind for fault, kind in ON_SEND.items() if fault in plan.faults)
+        if kinds:
+            world.on_send.append(lambda node, message: self._on_send(node, message, kinds))
+        self.faults = [fault for fault in plan.faults if fault not in ON_SEND]
+        if plan.story:
+            self._go_on(getattr(self, "_" + plan.story.replace(" ", "_"))())
+        elif self.faults:
+            self._go_on(self._at_random())
+
+    def heal(self) -> None:
+        """Makes the world whole: from now on nothing fails."""
+        world = self.world
+        world.healed = True
+        world.on_send.clear()
+        world.cut.clear()
+        for link in list(world.held):
+            world.release(link)
+        for node in world.nodes:
+            node.paused_until = min(node.paused_until, world.now)
+            world.restart(node)
+        world.say("healed")
+
+    def _go_on(self, steps: Step) -> None:
+        if self.world.healed:
+            return
+        delay = next(steps, None)
+        if delay is not None:
+            self.world.at(delay, self._go_on, steps)
+
+    # -- random faults -----------------------------------------------------------
+
+    def _at_random(self) -> Step:
+        while True:
+            yield self.random.expovariate(1 / self.world.plan.every_ms)
+            getattr(self, "_do_" + self.random.choice(self.faults).replace(" ", "_"))()
+
+    def _any(self) -> Node:
+        return self.random.choice(self.world.nodes)
+
+    def _leader_or_any(self) -> Node:
+        return self.world.leader() or self._any()
+
+    def _crash(self, node: Node) -> None:
+        world, random = self.world, self.random
+        if world.crash(node):
+            delay = random.choice((5, 30, 200, 800)) * random.uniform(0.5, 1.5)
+            world.at(delay, world.restart, node)
+            if random.random() < 0.5:
+                for other in world.nodes:
+                    if other is not node:
+                        world.at(random.uniform(1, 20), world.suspect, other, node.slot)
+
+    def _on_send(self, node: Node, message: m.Message, kinds: tuple[type, ...]) -> None:
+        if isinstance(message, kinds) and self.random.random() < CRASH_ON_SEND:
+            self._crash(node)
+
+    def _do_crash(self) -> None:
+        self._crash(self._any())
+
+    def _do_crash_leader(self) -> None:
+        self._crash(self._leader_or_any())
+
+    def _do_crash_recovering(self) -> None:
+        for node, replica in self.world.live():
+            if replica.status is Status.RECOVERING:
+                self._crash(node)
+                return
+        self._crash(self._any())
+
+    def _do_pause(self) -> None:
+        self.world.pause(self._any(), self.random.uniform(20, 1000))
+
+    def _do_pause_leader(self) -> None:
+        self.world.pause(self._leader_or_any(), self.random.uniform(20, 1000))
+
+    def _do_suspect(self) -> None:
+        leader = self._leader_or_any()
+        for node in self.world.nodes:
+            if node is not leader and self.random.random() < 0.6:
+                self.world.suspect(node, leader.slot)
+
+    def _sever(self, links: list[tuple[int, int]], duration: float) -> None:
+        world = self.world
+        world.cut.update(links)
+        world.say(f"cut {links} for {duration:.0f}")
+        world.at(duration, world.cut.difference_update, links)
+
+    def _do_split(self) -> None:
+        size = self.random.randint(1, self.world.plan.voters - 1)
+        group = set(self.random.sample(range(self.world.plan.voters), size))
+        self._sever(self._between(group), self.random.uniform(50, 1200))
+
+    def _between(self, group: set[int]) -> list[tuple[int, int]]:
+        slots = range(self.world.plan.voters)
+        return [(a, b) for a in slots for b in slots if (a in group) != (b in group)]
+
+    def _do_isolate(self) -> None:
+        self._sever(self._between({self._any().slot}), self.random.uniform(50, 1200))
+
+    def _do_isolate_leader(self) -> None:
+        self._sever(self._between({self._leader_or_any().slot}), self.random.uniform(50, 1200))
+
+    def _do_one_way(self) -> None:
+        a, b = self.random.sample(range(self.world.plan.voters), 2)
+        self._sever([(a, b)], self.random.uniform(50, 1500))
+
+    # -- stories -----------------------------------------------------------------
+
+    def _wait_for(self, condition: Callable[[], bool], limit: float) -> Step:
+        waited = 0.0
+        while not condition() and waited < limit:
+            waited += 5
+            yield 5
+
+    def _amnesia(self) -> Step:
+        """A vote for a new view is under way when its voter forgets it, comes back in
+        the old view and helps to commit there; then the old vote arrives."""
+        world, random = self.world, self.random
+        k = world.plan.k
+        while True:
+            yield random.uniform(20, 200)
+            leader = world.leader()
+            if leader is None or leader.replica is None:
+                continue
+            heir = world.nodes[(leader.replica.view + 1) % world.plan.voters]
+            rest = [node for node in world.nodes if node not in (leader, heir)]
+            random.shuffle(rest)
+            voters = rest[:k]  # with the heir, a quorum for the next view
+            names = [node.slot for node in voters]
+            links = [(slot, heir.slot) for slot in names]
+            others = [node.slot for node in world.nodes if node.slot not in (*names, heir.slot)]
+            for link in [*links, *((slot, other) for slot in names for other in others)]:
+                world.held[link] = []
+            group = [*names, heir.slot]
+            silence = [(leader.slot, slot) for slot in group]
+            world.cut.update(silence)
+            for node in [*voters, heir]:
+                world.suspect(node, leader.slot)
+            yield from self._wait_for(
+                lambda links=links: all(
+                    any(isinstance(held, m.DoViewChange) for held in world.held.get(link, []))
+                    for link in links
+                ),
+                900,
+            )
+            for node in voters:
+                world.crash(node)
+            world.cut.difference_update(silence)
+            yield random.uniform(1, 40)
+            for node in voters:
+                world.restart(node)
+            yield from self._wait_for(
+                lambda voters=voters: all(
+                    node.replica is not None and node.replica.status is Status.NORMAL
+                    for node in voters
+                ),
+                500,
+            )
+            # The old leader goes on with those that forgot, without the heir ...
+            apart = self._between({heir.slot})
+            world.cut.update(apart)
+            yield random.uniform(50, 300)
+            # ... and then the heir hears the old votes, and all but the old leader.
+            world.cut.difference_update(apart)
+            alone = self._between({leader.slot})
+            world.cut.update(alone)
+            for link in links:
+                world.release(link)
+            world.held.clear()
+            world.suspect(heir, leader.slot)
+            yield random.uniform(300, 900)
+            world.cut.difference_update(alone)
+
+    def _stale_lease(self) -> Step:
+        """A voter answers a heartbeat, forgets its promise, and helps to elect another."""
+        world, random = self.world, self.random
+        while True:
+            yield random.uniform(20, 200)
+            leader = world.leader()
+            if leader is None:
+                continue
+            rest = [node for node in world.nodes if node is not leader]
+            random.shuffle(rest)
+            forgetful, early = rest[: world.plan.k], rest[world.plan.k :]
+            silence = [(leader.slot, node.slot) for node in early]
+            silence += [(node.slot, leader.slot) for node in early]
+            world.cut.update(silence)
+            yield world.plan.timing.promise_ms * 1.1
+            for node in forgetful:
+                world.crash(node)
+            yield random.uniform(0.5, 10)
+            for node in forgetful:
+                world.restart(node)
+            yield from self._wait_for(
+                lambda forgetful=forgetful: all(
+                    node.replica is not None and node.replica.status is Status.NORMAL
+                    for node in forgetful
+                ),
+                100,
+            )
+            alone = self._between({leader.slot})
+            world.cut.update(alone)
+            for node in rest:
+                world.suspect(node, leader.slot)
+            yield random.uniform(200, 500)
+            world.cut.clear()
+
+    def _stale_leader(self) -> Step:
+        """A voter recovers beside a leader that was left behind by the others."""
+        world, random = self.world, self.random
+        while True:
+            yield random.uniform(50, 300)
+            leader = world.leader()
+            if leader is None or leader.replica is None:
+                continue
+            view = leader.replica.view
+            alone = self._between({leader.slot})
+            world.cut.update(alone)
+            yield from self._wait_for(
+                lambda view=view: (
+                    (now := world.leader()) is not None
+                    and now.replica is not None
+                    and now.replica.view > view
+                ),
+                900,
+            )
+            yield random.uniform(20, 150)
+            rest = [node for node in world.nodes if node is not leader]
+            random.shuffle(rest)
+            chosen = rest[: world.plan.k]
+            for node in chosen:
+                world.crash(node)
+            world.cut.difference_update(alone)
+            group = self._between({leader.slot, *(node.slot for node in chosen)})
+            world.cut.update(group)
+            yield random.uniform(5, 30)
+            for node in chosen:
+                world.restart(node)
+            yield random.uniform(200, 500)
+            world.cut.difference_update(group)
+
+    def _minority(self) -> Step:
+        """The leader is left with fewer than it needs, while the others go on."""
+        world, random = self.world, self.random
+        while True:
+            yield random.uniform(20, 200)
+            leader = world.leader()
+            if leader is not None:
+                rest = [node.slot for node in world.nodes if node is not leader]
+                group = {leader.slot, *random.sample(rest, world.plan.k - 1)}
+                cut = self._between(group)
+                world.cut.update(cut)
+                yield random.uniform(500, 1500)
+                world.cut.difference_update(cut)
+
+    def _hasty(self) -> Step:
+        """The leader is cut off and given up at once, while its lease still runs."""
+        world, random = self.world, self.random
+        while True:
+            yield random.uniform(50, 400)
+            leader = world.leader()
+            if leader is not None:
+                cut = self._between({leader.slot})
+                world.cut.update(cut)
+                for node in world.nodes:
+                    if node is not leader:
+                        world.at(random.uniform(0, 20), world.suspect, node, leader.slot)
+                yield random.uniform(100, 600)
+                world.cut.difference_update(cut)
+
+    def _rotate(self) -> Step:
+        """Now these voters are a bare quorum, now those, and some forget on the way."""
+        world, random = self.world, self.random
+        slots = range(world.plan.voters)
+        while True:
+            group = set(random.sample(slots, world.plan.k + 1))
+            world.cut = {(a, b) for a in slots for b in slots if not {a, b} <= group}
+            leader = world.leader()
+            for slot in group:
+                if leader is not None and leader.slot not in group and random.random() < 0.8:
+                    world.at(random.uniform(0, 50), world.suspect, world.nodes[slot], leader.slot)
+            if random.random() < 0.2:
+                self._crash(world.nodes[random.choice(slots)])
+            yield random.uniform(30, 600)
+
+    def _third_vote(self) -> Step:
+        """A new leader lacks one vote when a voter it counts forgets; the last vote comes
+        from one that knows of it. Only vectors *in* messages can tell the new leader."""
+        world, random = self.world, self.random
+        while True:
+            yield random.uniform(20, 200)
+            leader = world.leader()
+            if leader is None or leader.replica is None:
+                continue
+            heir = world.nodes[(leader.replica.view + 1) % world.plan.voters]
+            rest = [node for node in world.nodes if node not in (leader, heir)]
+            random.shuffle(rest)
+            forgetful, last, loyal = rest
+            x, h, q, p, y = (node.slot for node in (leader, heir, forgetful, last, loyal))
+            # The heir and the forgetful one leave the leader; the last one only wishes to.
+            world.cut = {(x, h), (h, x), (x, q), (q, x), (x, p), (h, p), (q, p)}
+            world.cut |= {(h, y), (q, y)}
+            for node in (heir, forgetful, last):
+                world.suspect(node, x)
+            yield from self._wait_for(
+                lambda heir=heir, q=q: heir.replica is not None and q in heir.replica._changes,
+                700,
+            )
+            world.crash(forgetful)
+            world.cut = set(self._between({h}))
+            yield random.uniform(1, 30)
+            world.restart(forgetful)
+            yield from self._wait_for(
+                lambda node=forgetful: (
+                    node.replica is not None and node.replica.status is Status.NORMAL
+                ),
+                400,
+            )
+            # The forgetful one helps to commit where the last one does not hear of it ...
+            world.cut |= set(self._between({p}))
+            yield random.uniform(60, 250)
+            # ... and then the last one votes.
+            world.cut -= {(h, p), (p, h), (y, p)}
+            world.cut |= {(x, y)}
+            world.suspect(loyal, x)
+            world.suspect(last, x)
+            yield random.uniform(200, 600)
+            world.cut = set()

@@ -1,0 +1,306 @@
+"""Voters, the network between them, and time: everything a seed decides.
+
+Time is true time in milliseconds; each voter has a clock that runs at its own rate.
+Everything that happens is an event in one heap, so a schedule is a function of its
+seed. Faults are switched by the nemesis; nothing here decides to break anything.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+from diskless.namespace.replication import (
+    Effect,
+    NamespaceMachine,
+    Rejected,
+    Replica,
+    Reply,
+    Restored,
+    Send,
+    Status,
+)
+from diskless.namespace.replication import messages as m
+from tests.sim.checker import Checker, mutations_of
+from tests.sim.plan import Plan
+
+CLUSTER = "c"
+
+
+class Machine(NamespaceMachine):
+    """The real namespace, watched by the checker."""
+
+    def __init__(self, slot: int, checker: Checker, ignore_sessions: bool = False) -> None:
+        super().__init__()
+        self._slot = slot
+        self._checker = checker
+        self._at = (0, 0)
+        self._ignore_sessions = ignore_sessions
+
+    def apply(self, op: int, time_ms: int, command: bytes) -> Any:
+        index = self._at[1] + 1 if self._at[0] == op else 0
+        self._at = (op, index)
+        decoded = self._checker.decode(command)
+        if self._ignore_sessions:
+            for session, sequence in mutations_of(decoded):
+                if session in self.state.sessions._sessions:
+                    self.state.sessions._sessions[session].answers.pop(sequence, None)
+        results = self.state.apply(decoded, now_ms=time_ms)
+        self._checker.applied(self._slot, op, index, time_ms, command, results)
+        return results
+
+
+class Node:
+    def __init__(self, slot: int, *, rate: float, offset: float) -> None:
+        self.slot = slot
+        self.rate = rate
+        self.offset = offset
+        self.replica: Replica | None = None
+        self.boot = 0
+        self.paused_until = 0.0
+        self.replies: dict[int, Callable[[Any], None]] = {}
+        self.requests = 0
+        self.confirm: Callable[[], None] | None = None  # the read it was stopped in
+
+    def clock(self, now: float) -> int:
+        return int(self.offset + now * self.rate)
+
+
+class World:
+    def __init__(
+        self, plan: Plan, random: Random, checker: Checker, replica: type[Replica] = Replica
+    ) -> None:
+        self.plan = plan
+        self.random = random
+        self.checker = checker
+        self.now = 0.0
+        self.healed = False
+        self.trace: list[str] | None = None
+        self.events = 0
+        self._replica = replica
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+        self.cut: set[tuple[int, int]] = set()
+        self.held: dict[tuple[int, int], list[m.Message]] = {}
+        self.on_send: list[Callable[[Node, m.Message], None]] = []
+        drift = plan.timing.drift_max
+        self.nodes = [
+            Node(slot, rate=1 + random.uniform(-drift, drift), offset=random.uniform(0, 9999))
+            for slot in range(plan.voters)
+        ]
+        for node in self.nodes:
+            node.replica = self._new_replica(node)
+            self._do(node, node.replica.form(CLUSTER, node.clock(0)))
+            self._start_ticks(node)
+
+    # -- time --------------------------------------------------------------------
+
+    def at(self, delay: float, run: Callable[..., None], *args: Any) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (self.now + delay, self._count, run, args))
+
+    def run(self, until: float, done: Callable[[], bool] | None = None) -> bool:
+        """Runs events up to a time; ends early, and says True, once `done` holds."""
+        heap, check = self._heap, 0
+        while heap and heap[0][0] <= until:
+            self.now, _, run, args = heapq.heappop(heap)
+            run(*args)
+            self.events += 1
+            check += 1
+            if done is not None and check % 64 == 0 and done():
+                return True
+        self.now = max(self.now, until)
+        return done is not None and done()
+
+    def say(self, text: str) -> None:
+        if self.trace is not None:
+            self.trace.append(f"{self.now:9.1f}  {text}")
+
+    # -- voters ------------------------------------------------------------------
+
+    def _new_replica(self, node: Node) -> Replica:
+        plan, slot = self.plan, node.slot
+        return self._replica(
+            slot=slot,
+            voters=plan.voters,
+            machine=lambda: Machine(slot, self.checker, plan.ignore_sessions),
+            random=Random(self.random.getrandbits(32)),
+            timing=plan.timing,
+            limits=plan.limits,
+        )
+
+    def live(self) -> Iterator[tuple[Node, Replica]]:
+        for node in self.nodes:
+            if node.replica is not None:
+                yield node, node.replica
+
+    def impaired(self) -> int:
+        """How many voters are dead or without their memory."""
+        return sum(
+            node.replica is None or node.replica.status is Status.RECOVERING for node in self.nodes
+        )
+
+    def leader(self) -> Node | None:
+        """The leader of the latest view, if there is one."""
+        leading = [node for node, replica in self.live() if replica.leads]
+        return max(leading, key=lambda node: node.replica.view, default=None)  # type: ignore[union-attr]
+
+    def crash(self, node: Node) -> bool:
+        """Kills a voter, memory and all, if that leaves at most k without memory."""
+        replica = node.replica
+        if replica is None:
+            return False
+        if replica.status is not Status.RECOVERING and self.impaired() >= self.plan.k:
+            return False
+        self.say(f"crash {node.slot} ({replica.status.value} view {replica.view})")
+        node.replica = None
+        node.replies.clear()
+        node.paused_until = 0.0
+        node.confirm = None
+        return True
+
+    def restart(self, node: Node) -> None:
+        if node.replica is not None:
+            return
+        self.say(f"restart {node.slot}")
+        node.boot += 1
+        # A process may start with another offset; its clock's rate is the machine's.
+        node.offset += self.random.uniform(-100, 100)
+        replica = node.replica = self._new_replica(node)
+        self._do(node, replica.recover(CLUSTER, node.clock(self.now)))
+        self._start_ticks(node)
+
+    def pause(self, node: Node, duration: float) -> None:
+        if node.replica is not None:
+            self.say(f"pause {node.slot} for {duration:.0f}")
+            node.paused_until = max(node.paused_until, self.now + duration)
+
+    def _start_ticks(self, node: Node) -> None:
+        self.at(self.random.uniform(0, self.plan.tick_ms), self._tick, node, node.boot)
+
+    def _tick(self, node: Node, boot: int) -> None:
+        replica = node.replica
+        if replica is None or node.boot != boot or self._sleeps(node, self._tick, node, boot):
+            return
+        effects = replica.tick(node.clock(self.now))
+        if effects:
+            self._do(node, effects)
+        self.at(self.plan.tick_ms, self._tick, node, boot)
+
+    def _sleeps(self, node: Node, run: Callable[..., None], *args: Any) -> bool:
+        """Puts an event off if the voter is paused; else ends what it was stopped in."""
+        if node.paused_until > self.now:
+            self.at(node.paused_until - self.now + 0.01, run, *args)
+            return True
+        if node.confirm is not None:
+            confirm, node.confirm = node.confirm, None
+            confirm()
+        return False
+
+    def suspect(self, node: Node, slot: int) -> None:
+        if node.replica is not None and not self._sleeps(node, self.suspect, node, slot):
+            self._do(node, node.replica.suspect(slot, node.clock(self.now)))
+
+    def _do(self, node: Node, effects: list[Effect]) -> None:
+        for effect in effects:
+            kind = type(effect)
+            if kind is Send:
+                message = effect.message  # type: ignore[union-attr]
+                for to in effect.to:  # type: ignore[union-attr]
+                    self.send(node.slot, to, message)
+                for hook in self.on_send:
+                    hook(node, message)
+            elif kind is Reply or kind is Rejected:
+                answer = node.replies.pop(effect.request_id, None)  # type: ignore[union-attr, arg-type]
+                if answer is not None:
+                    answer(effect)
+            elif kind is Restored:
+                assert node.replica is not None
+                machine = node.replica.machine
+                assert isinstance(machine, Machine)
+                self.checker.restored(node.slot, node.replica.applied, machine.state)
+            elif self.trace is not None:
+                self.say(f"voter {node.slot}: {effect}")
+
+    # -- network -----------------------------------------------------------------
+
+    def send(self, sender: int, to: int, message: m.Message) -> None:
+        if self.trace is not None:
+            self.say(f"{sender} -> {to} {message}")
+        link = (sender, to)
+        held = self.held.get(link)
+        if held is not None and isinstance(message, m.StartViewChange | m.DoViewChange):
+            held.append(message)
+            return
+        plan, random = self.plan, self.random
+        if self.healed:
+            self.at(random.uniform(0.2, 2), self._deliver, sender, to, message)
+            return
+        luck = random.random()
+        if link in self.cut:
+            # What a broken link has swallowed may still come out at its other end later.
+            if luck < plan.late:
+                self.at(random.uniform(100, 4000), self._deliver, sender, to, message)
+            return
+        if luck < plan.drop:
+            return
+        luck -= plan.drop
+        delay = random.uniform(0.2, plan.latency_ms)
+        if luck < plan.late:
+            delay = random.uniform(100, 4000)
+        elif luck < plan.late + plan.twice:
+            self.at(delay * random.uniform(1, 300), self._deliver, sender, to, message)
+        if plan.codec:
+            message = m.decode(m.encode(message))
+        self.at(delay, self._deliver, sender, to, message)
+
+    def release(self, link: tuple[int, int]) -> None:
+        for message in self.held.pop(link, []):
+            self.at(self.random.uniform(0.2, 5), self._deliver, *link, message)
+
+    def _deliver(self, sender: int, to: int, message: m.Message) -> None:
+        node = self.nodes[to]
+        replica = node.replica
+        if replica is None or self._sleeps(node, self._deliver, sender, to, message):
+            return
+        effects = replica.receive(sender, message, node.clock(self.now))
+        if effects:
+            self._do(node, effects)
+
+    # -- clients' doors ----------------------------------------------------------
+
+    def submit(self, node: Node, command: bytes, answer: Callable[[Any], None]) -> None:
+        replica = node.replica
+        if replica is None or self._sleeps(node, self.submit, node, command, answer):
+            return
+        node.requests += 1
+        node.replies[node.requests] = answer
+        clock = node.clock(self.now)
+        self._do(node, replica.submit(node.requests, command, clock, wall_ms=clock))
+
+    def query(
+        self, node: Node, read: Callable[[Machine], Any], answer: Callable[[Any, int], None]
+    ) -> None:
+        """Reads, and answers if the lease still holds afterwards; `answer` gets the op."""
+        replica = node.replica
+        if replica is None or self._sleeps(node, self.query, node, read, answer):
+            return
+        if not replica.leads:
+            answer(Rejected(0, None, replica.leader), -1)  # type: ignore[arg-type]
+            return
+        machine = replica.machine
+        assert isinstance(machine, Machine)
+        found, op = read(machine), replica.applied
+
+        def confirm() -> None:
+            if replica.read_allowed(node.clock(self.now)):
+                answer(found, op)
+            else:
+                answer(Rejected(0, None, None), -1)  # type: ignore[arg-type]
+
+        if not self.healed and self.random.random() < self.plan.pause_in_read:
+            # Stopped between reading and asking: that comes first when it wakes up.
+            self.pause(node, self.random.uniform(50, 1500))
+            node.confirm = confirm
+        else:
+            confirm()
