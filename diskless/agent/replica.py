@@ -104,6 +104,11 @@ class Replica:
         assert isinstance(machine, vr.NamespaceMachine)
         return machine.state
 
+    @property
+    def recovered(self) -> bool:
+        """Whether this agent's voter, if it has one, takes part."""
+        return self._voter is None or self._voter.status is vr.Status.NORMAL
+
     def status(self) -> vr.ReplicaStatus | None:
         return self._voter.report(_clock_ms()) if self._voter is not None else None
 
@@ -234,6 +239,7 @@ class Replica:
                     log.info("role view=%d leader=%s leads=%s", view, leader, leads)
                     if leader is not None:
                         self._roster.leader = leader
+                        self._roster.changed.set()
                     self.on_role(leads)
                 case vr.Restored(op):
                     log.info("namespace restored op=%d", op)

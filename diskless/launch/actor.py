@@ -201,4 +201,4 @@ class AgentActor:
 
 
 async def _progress(node: "Node") -> tuple[bool, int]:
-    return node.member.joined.is_set(), len(node.roster.alive())
+    return node.member.joined.is_set() and node.replica.recovered, len(node.roster.alive())

@@ -193,9 +193,12 @@ class Node:
         self._spawn(self._join())
 
     async def ready(self, timeout_s: float) -> None:
-        """Returns when the agent stores shards; raises TimeoutError."""
+        """Returns when the agent stores shards and votes; raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
             await self.member.joined.wait()
+            while not self.replica.recovered:
+                self.roster.changed.clear()
+                await self.roster.changed.wait()
 
     async def sees(self, agents: int, timeout_s: float) -> None:
         """Returns when this agent knows of so many that are up; raises TimeoutError."""

@@ -39,11 +39,13 @@ M, K = 4, 2
 
 def stripe_count(cluster: LocalCluster) -> int:
     """Stripes that the namespace knows, freed ones too."""
-    return on_loop(cluster, lambda: len(leader(cluster).replica.state.ledger.entries))
+    replica = leader(cluster).replica
+    return on_loop(cluster, lambda: len(replica.state.ledger.entries))
 
 
 def live_bytes(cluster: LocalCluster) -> int:
-    return on_loop(cluster, lambda: leader(cluster).replica.state.bytes_logical)
+    replica = leader(cluster).replica
+    return on_loop(cluster, lambda: replica.state.bytes_logical)
 
 
 def is_tight(cluster: LocalCluster) -> bool:

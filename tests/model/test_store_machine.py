@@ -1,7 +1,7 @@
 """The whole store against a dict: any row of operations, with agents dying in between.
 
 Hypothesis draws the rows and shrinks the one that fails. A cluster for each row; at
-most k of its slots are ever lost, agent-0 never. Space is reclaimed only when a rule
+most k of its slots are ever lost, the leader maybe. Space is reclaimed only when a rule
 says so, and then at once, so that readers of deleted files do come too late.
 Longer: `make soak`, with DISKLESS_SOAK_EXAMPLES for how many rows.
 """
@@ -57,7 +57,7 @@ SIZES = st.sampled_from(
 )
 DATA = st.builds(content, SIZES, st.integers(0, 999))
 WHO = st.integers(0, CLIENTS - 1)
-FOLLOWERS = st.integers(1, 5)
+SLOTS = st.integers(0, 5)
 
 
 class Model:
@@ -307,7 +307,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     # The cluster.
 
-    @rule(slot=FOLLOWERS, told=st.booleans())
+    @rule(slot=SLOTS, told=st.booleans())
     def kill(self, slot: int, told: bool) -> None:
         """Others may go on before they have been told."""
         allowed = slot in self.lost or len(self.lost) < PARITY
@@ -317,7 +317,7 @@ class StoreMachine(RuleBasedStateMachine):
             if told:
                 wait_until_down(self.cluster, slot)
 
-    @rule(slot=FOLLOWERS)
+    @rule(slot=SLOTS)
     def revive(self, slot: int) -> None:
         if slot not in self.cluster.nodes:
             self.cluster.revive(slot)
