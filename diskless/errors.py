@@ -89,6 +89,10 @@ class Unavailable(DisklessError, ConnectionError):
     retryable = True
 
 
+class NoQuorum(Unavailable):
+    """Too many voters are lost or cannot be reached, so the namespace cannot serve."""
+
+
 class NotLeader(DisklessError, ConnectionError):
     """The agent that was asked does not lead; replies name the one that does."""
 

@@ -23,6 +23,17 @@ def parse_slot(text: str) -> int:
     return int(number)
 
 
+class Event(Struct, frozen=True):
+    """A command of the namespace's log, in words."""
+
+    op: int
+    """Its place in the log; commands that were agreed on together share one."""
+    time_ms: int
+    kind: str
+    """put, move, reap, session, mkdir, rename, delete, fence, up or down."""
+    text: str
+
+
 class Place(Struct, frozen=True, array_like=True, gc=False):
     """Where a shard is: a slot, in one of its lives."""
 

@@ -6,7 +6,12 @@ when its test ends.
 """
 
 import asyncio
+import json
+import os
 import random
+import secrets
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,9 +19,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
+import psutil
+
 import diskless
 from diskless.agent.shards import ShardStore
-from diskless.client import Client
+from diskless.client import Client, descriptor
 from diskless.codec import codec_for
 from diskless.config import MIB, Tuning
 from diskless.launch.local import LocalCluster
@@ -24,6 +31,7 @@ from diskless.launch.node import Node
 from diskless.model import FileRecord, Stripe, StripeId, cut
 
 WAIT_S = 15.0
+RUN_TIMEOUT_S = 110
 
 BRISK = Tuning(
     free_delay_s=0.3,
@@ -188,6 +196,68 @@ def check_ledger(node: Node) -> None:
         assert (
             len(set(slots)) == len(slots) == entry.stripe.data_shards + entry.stripe.parity_shards
         )
+
+
+# Clusters of processes, on Ray
+
+
+class Program:
+    """The command line, for one cluster."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def run(self, *arguments: str, env: dict[str, str] | None = None) -> Any:
+        return subprocess.run(
+            [sys.executable, "-m", "diskless.cli", "--cluster", self.name, *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=RUN_TIMEOUT_S,
+            env=os.environ | (env or {}),
+        )
+
+    def ok(self, *arguments: str) -> Any:
+        """The JSON that a verb printed."""
+        done = self.run(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def refused(self, status: int, *arguments: str, env: dict[str, str] | None = None) -> str:
+        """The one line with which a verb failed."""
+        done = self.run(*arguments, env=env)
+        assert (done.returncode, done.stdout) == (status, ""), done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        return str(done.stderr)
+
+    def agent(self, slot: int) -> dict[str, Any]:
+        agent: dict[str, Any] = self.ok("status")["agents"][slot]
+        return agent
+
+
+@contextmanager
+def ray_program(*settings: str) -> Iterator[tuple[Program, Any]]:
+    """A cluster on a Ray of its own, and what `up` printed; ended whatever became of it."""
+    program = Program(f"t-{secrets.token_hex(3)}")
+    started = program.run("up", *settings)
+    assert started.returncode == 0, started.stderr
+    try:
+        yield program, started
+    finally:
+        if descriptor.descriptor_path(program.name).exists():
+            program.ok("down", "--discard")
+
+
+def session_of(pid: int) -> list[int]:
+    """The living processes of a session."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == pid and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return found
 
 
 # Losing and damaging shards

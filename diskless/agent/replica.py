@@ -24,6 +24,7 @@ from diskless.errors import (
     BadRequest,
     DeadlineExceeded,
     DisklessError,
+    NoQuorum,
     NotLeader,
     SessionExpired,
     Unavailable,
@@ -32,6 +33,7 @@ from diskless.model import StripeId, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace import replication as vr
+from diskless.namespace.events import EventLog
 from diskless.namespace.ledger import Verdict
 from diskless.namespace.replication import messages
 from diskless.namespace.state import NamespaceState
@@ -98,11 +100,20 @@ class Replica:
     @property
     def state(self) -> NamespaceState:
         """The replica's state. Another object after it was restored from a snapshot."""
+        return self._machine.state
+
+    @property
+    def events(self) -> EventLog:
+        """What the replica applied lately; begins anew after a restore, as `state`."""
+        return self._machine.events
+
+    @property
+    def _machine(self) -> vr.NamespaceMachine:
         if self._voter is None:
             return _NOT_HERE
         machine = self._voter.machine
         assert isinstance(machine, vr.NamespaceMachine)
-        return machine.state
+        return machine
 
     @property
     def recovered(self) -> bool:
@@ -167,8 +178,8 @@ class Replica:
     # -- commands and queries ---------------------------------------------------------
 
     async def execute(self, command: c.Command) -> tuple[c.Result, ...]:
-        """Has a command committed and applied. Raises NotLeader; Unavailable if the
-        outcome cannot be told because the leader changed meanwhile."""
+        """Has a command committed and applied. Raises NotLeader, NoQuorum; Unavailable
+        if the outcome cannot be told because the leader changed meanwhile."""
         if self._voter is None:
             raise self._not_leader()
         self._last_request += 1
@@ -187,20 +198,25 @@ class Replica:
         return self.answer(query)
 
     def answer(self, query: q.Query) -> Any:
-        """Answers from the current state. Raises NotLeader, and what the query does."""
+        """Answers from the current state. Raises NotLeader, NoQuorum, and what the query
+        does."""
         if not self.leads:
             raise self._not_leader()
         answer = self._answer(query)
         assert self._voter is not None
         # After reading, so that a pause in between cannot make the answer stale.
         if not self._voter.read_allowed(_clock_ms()):
-            raise NotLeader(f"{slot_name(self.slot)} has lost touch with the other voters")
+            raise self._no_quorum() or NotLeader(
+                f"{slot_name(self.slot)} has lost touch with the other voters"
+            )
         return answer
 
     def _answer(self, query: q.Query) -> Any:
         if isinstance(query, q.Report):
             assert self.report is not None
             return self.report()
+        if isinstance(query, q.Events):
+            return self.events.after(query.after_op, limit=query.limit)
         answer = q.answer(self.state, query)
         if isinstance(query, q.Review):
             self._note_undecided(query.stripes, answer)
@@ -210,8 +226,13 @@ class Replica:
         leader = self.leader
         if leader is not None:
             return NotLeader(f"{slot_name(self.slot)} does not lead: ask {slot_name(leader)}")
+        return self._no_quorum() or NotLeader(
+            f"{slot_name(self.slot)} does not lead, and knows no leader"
+        )
+
+    def _no_quorum(self) -> NoQuorum | None:
         needs = self.needs()
-        return NotLeader(needs or f"{slot_name(self.slot)} does not lead, and knows no leader")
+        return NoQuorum(needs) if needs is not None else None
 
     def _note_undecided(self, stripes: Sequence[str], verdicts: list[Verdict]) -> None:
         """Remembers whose unfinished stripes lie about, for the janitor to fence."""
@@ -234,7 +255,7 @@ class Replica:
                 case vr.Reply(request, results, _):
                     self._settle(request, results)
                 case vr.Rejected(request, reason, _):
-                    self._settle(request, _rejection(reason))
+                    self._settle(request, self._rejection(reason))
                 case vr.RoleChanged(view, leads, leader):
                     log.info("role view=%d leader=%s leads=%s", view, leader, leads)
                     if leader is not None:
@@ -247,6 +268,12 @@ class Replica:
             self._roster_version = self.state.roster_version
             self.on_roster()
 
+    def _rejection(self, reason: vr.RejectReason) -> DisklessError:
+        if reason is vr.RejectReason.NOT_LEADER:
+            return NotLeader("the leader changed")
+        no_quorum = self._no_quorum() if reason is vr.RejectReason.NO_QUORUM else None
+        return no_quorum or Unavailable(f"not committed: {reason.value}")
+
     def _settle(self, request: Any, outcome: tuple[c.Result, ...] | DisklessError) -> None:
         future = self._requests.get(request)
         if future is None or future.done():
@@ -257,14 +284,8 @@ class Replica:
             future.set_result(outcome)
 
 
-_NOT_HERE = NamespaceState()
+_NOT_HERE = vr.NamespaceMachine()
 """What an agent without a voter has of the namespace: nothing."""
-
-
-def _rejection(reason: vr.RejectReason) -> DisklessError:
-    if reason is vr.RejectReason.NOT_LEADER:
-        return NotLeader("the leader changed")
-    return Unavailable(f"not committed: {reason.value}")
 
 
 def _timing(failure_timeout_s: float) -> vr.Timing:
@@ -285,16 +306,25 @@ class Router:
     """The namespace, wherever it is led."""
 
     def __init__(
-        self, *, replica: Replica, roster: Roster, peers: LeaderPeers, timeout_s: float
+        self,
+        *,
+        replica: Replica,
+        roster: Roster,
+        peers: LeaderPeers,
+        timeout_s: float,
+        patience_s: float,
     ) -> None:
+        """`patience_s` is for a namespace that says it has no quorum: the caller shall
+        hear why before its own time is up, and may come again."""
         self._replica = replica
         self._roster = roster
         self._peers = peers
         self._timeout_s = timeout_s
+        self._patience_s = patience_s
         self._turn = 0
 
     async def execute(self, command: c.Command) -> tuple[c.Result, ...]:
-        """Raises Unavailable when no leader answered within the deadline."""
+        """Raises Unavailable when no leader answered within the deadline; NoQuorum."""
         tries = 0
 
         async def ask(slot: int, address: str) -> tuple[c.Result, ...]:
@@ -329,6 +359,7 @@ class Router:
     async def _retry(self, ask: Callable[[int, str], Awaitable[Any]]) -> Any:
         failed: int | None = None
         last: DisklessError = Unavailable("no voter has been found yet")
+        patient_until = time.monotonic() + self._patience_s
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
@@ -339,6 +370,8 @@ class Router:
                             return await ask(slot, address)
                         except (Unavailable, NotLeader) as error:
                             last = error
+                    if isinstance(last, NoQuorum) and time.monotonic() > patient_until:
+                        raise last
                     failed = slot
                     await asyncio.sleep(RETRY_PAUSE_S)
         except TimeoutError:

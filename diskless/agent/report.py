@@ -1,6 +1,6 @@
 """What `diskless status` says: one object about the whole cluster, made by the leader."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from diskless.agent.ports import Pulse
@@ -8,6 +8,9 @@ from diskless.agent.replica import Replica
 from diskless.config import ClusterSettings
 from diskless.model import Place, slot_name
 from diskless.namespace.state import NamespaceState
+
+RATE_WINDOW_MS = 5000
+"""How far back the rate of commits is counted."""
 
 
 class Reporter:
@@ -19,12 +22,14 @@ class Reporter:
         slot: int,
         replica: Replica,
         pulses: Mapping[int, Pulse],
+        now_ms: Callable[[], int],
     ) -> None:
         self._settings = settings
         self._cluster_id = cluster_id
         self._slot = slot
         self._replica = replica
         self._pulses = pulses
+        self._now_ms = now_ms
         self._health_key = (-1, -1)
         self._health: dict[str, int] = {}
 
@@ -46,6 +51,7 @@ class Reporter:
             "view": self._replica.view,
             "voters": self._voters(),
             "log": self._log(),
+            "commits_per_s": self._commits_per_s(),
             "agents": [self._agent(slot) for slot in range(settings.agents)],
             "stripes": {key: health[key] for key in ("total", "healthy", "degraded", "lost")},
             "files": len(state.files),
@@ -90,6 +96,10 @@ class Reporter:
             "entries": status.log_entries,
             "bytes": status.log_bytes,
         }
+
+    def _commits_per_s(self) -> float:
+        rate = self._replica.events.per_second(now_ms=self._now_ms(), window_ms=RATE_WINDOW_MS)
+        return round(rate, 1)
 
     def _agent(self, slot: int) -> dict[str, Any]:
         info = self._state.agents.get(slot)

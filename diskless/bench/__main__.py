@@ -4,15 +4,10 @@ Exit status: 0 if every target is met, 1 if one is missed, 2 if something failed
 """
 
 import json
-import multiprocessing
 import os
 import platform
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +16,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from diskless.bench import codec, commits, store
-from diskless.bench.plain import plain_stream
-from diskless.client.client import Client, connect
-from diskless.client.descriptor import HOME_VARIABLE
-from diskless.config import MIB, ClusterSettings, Tuning
-from diskless.launch import ray_cluster
-
-MEMORY_BYTES = 768 * MIB
-QUICK_FREEING = {"free_delay_s": 1.0, "janitor_interval_s": 0.25}
-"""So that what one round deleted does not crowd the next."""
+from diskless.bench import codec, parts
 
 TARGETS: list[tuple[str, str, float, bool]] = [
     ("codec wrapper of PyECLib alone", "codec.encode_ratio", 0.9, True),
@@ -58,57 +44,19 @@ def main(path: str) -> None:
     """Measure diskless 4+2 on this machine, in a few minutes."""
     console = Console()
     result: dict[str, Any] = {"machine": _machine(), "started": time.strftime("%F %T")}
-    parts = {"codec": codec.run, "small": _small, "bulk and space": _bulk, "commits": _commits}
-    for title, part in parts.items():
+    todo = {
+        "codec": codec.run,
+        "small": parts.small,
+        "bulk and space": parts.bulk,
+        "commits": parts.commit,
+    }
+    for title, part in todo.items():
         console.print(f"{title} …")
-        result |= {title: part()} if part is codec.run else _in_process(part)
+        result |= {title: part()} if part is codec.run else parts.in_process(part)
     Path(path).write_text(json.dumps(result, indent=2) + "\n")
     met = _show(console, result)
     console.print(f"all figures: {path}")
     sys.exit(0 if met else 1)
-
-
-def _in_process(part: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Runs a part in a process of its own: Ray remembers the token of its first cluster."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(part).result()
-
-
-def _small() -> dict[str, Any]:
-    with _cluster(Tuning(inline_bytes_max=0, **QUICK_FREEING)) as (client, _):
-        return {"small": store.small_files(client)}
-
-
-def _bulk() -> dict[str, Any]:
-    with plain_stream() as plain, _cluster(Tuning(**QUICK_FREEING)) as (client, name):
-
-        def kill_two() -> None:
-            ray_cluster.kill(name, [2, 4], stay_dead=True)
-
-        return {"space": store.space(client), "bulk": store.bulk(client, plain, kill_two)}
-
-
-def _commits() -> dict[str, Any]:
-    with plain_stream() as plain, _cluster(Tuning(**QUICK_FREEING)) as (client, name):
-        return {
-            "commits": commits.latency(client, plain),
-            "failover": commits.failover(client, lambda slot: ray_cluster.kill(name, [slot])),
-        }
-
-
-@contextmanager
-def _cluster(tuning: Tuning) -> Iterator[tuple[Client, str]]:
-    """A cluster of six agents on a Ray of its own, known to nobody else."""
-    settings = ClusterSettings(name="bench", memory_bytes=MEMORY_BYTES, tuning=tuning)
-    with tempfile.TemporaryDirectory(prefix="diskless-bench-") as home:
-        os.environ[HOME_VARIABLE] = home
-        ray_cluster.up(settings)
-        try:
-            with connect(f"diskless://{settings.name}/") as client:
-                yield client, settings.name
-        finally:
-            ray_cluster.down(settings.name, discard=True)
 
 
 def _machine() -> dict[str, Any]:

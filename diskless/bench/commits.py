@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 from diskless.bench.plain import PlainStream
@@ -105,7 +106,7 @@ def _gap_s(
         time.sleep(0.01)
     stop.set()
     writer.join()
-    return max(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+    return max(later - earlier for earlier, later in pairwise(times))
 
 
 def _wait_recovered(store: Client) -> None:

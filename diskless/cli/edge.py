@@ -24,7 +24,8 @@ from diskless.errors import DisklessError
 VERBS = {
     "up": "Start a cluster and wait until every agent serves.",
     "down": "End a cluster, with all that it holds.",
-    "status": "Show agents, margin, stripes and sizes.",
+    "status": "Show agents, voters, margin, stripes and sizes.",
+    "log": "Show what happened in the namespace lately.",
     "ls": "List files and directories.",
     "put": "Store local files, or standard input.",
     "get": "Fetch files to this machine, or to standard output.",

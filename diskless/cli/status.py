@@ -34,9 +34,11 @@ WIDTH_MAX = 200
     help="Between two looks, with --watch.",
 )
 def command(context: Context, watch: bool, interval_s: float) -> None:
-    """Show agents, margin, stripes and sizes.
+    """Show agents, voters, margin, stripes and sizes.
 
-    The margin is how many more losses everything that is stored survives.
+    The margin is how many more losses everything that is stored survives, and the
+    namespace too. A voter's lag is how many rounds of the log it lacks. If too many voters
+    are lost, the error says which.
     """
     client = context.connect()
     if watch and context.json:
@@ -93,10 +95,26 @@ def summary_lines(status: dict[str, Any]) -> list[str]:
         f"stripes: {stripes['total']}, {stripes['healthy']} healthy, "
         f"{stripes['degraded']} degraded, {stripes['lost']} lost",
     ]
+    lines += namespace_lines(status)
     down = [agent["slot"] for agent in status["agents"] if agent["state"] != "up"]
     if down:
         lines.append(f"not up: {', '.join(down)}")
     return lines
+
+
+def namespace_lines(status: dict[str, Any]) -> list[str]:
+    log = status["log"]
+    return [
+        f"namespace: view {status['view']}, op {log['commit']}, "
+        f"{status['commits_per_s']:g} commits/s, "
+        f"log {log['entries']} entries, {format_bytes(log['bytes'])}",
+        f"voters: {', '.join(map(_voter, status['voters']))}",
+    ]
+
+
+def _voter(voter: dict[str, Any]) -> str:
+    lag = f" ({voter['lag']} behind)" if voter["lag"] else ""
+    return f"{voter['slot']} {voter['role']}{lag}"
 
 
 def _margin(status: dict[str, Any]) -> str:

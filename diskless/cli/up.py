@@ -18,11 +18,13 @@ DEFAULTS = ClusterSettings()
         "diskless up",
         "diskless up --agents 6 -m 4 -k 2 --memory 512MiB",
         "diskless up --name night --ray-address auto",
+        "diskless up --reset",
     ),
     through_client=False,
     statuses=(
         exits.UNAVAILABLE,
         exits.CLUSTER_EXISTS,
+        exits.FILES_EXIST,
         exits.LAUNCH_FAILED,
     ),
 )
@@ -55,6 +57,7 @@ DEFAULTS = ClusterSettings()
 @click.option("--name", metavar="NAME", help="Name of the cluster; the same as --cluster.")
 @click.option("--ray-address", default="", metavar="auto|HOST:PORT",
               help="Use a Ray that runs already, instead of one of its own.")  # fmt: skip
+@click.option("--reset", is_flag=True, help="Replace a cluster that is dead: its files are lost.")
 def command(
     context: Context,
     agents: int,
@@ -63,12 +66,15 @@ def command(
     memory: str,
     name: str | None,
     ray_address: str,
+    reset: bool,
 ) -> None:
     """Start a cluster and wait until every agent serves.
 
     It stays up when the command returns. The agents are Ray actors, on a Ray that is
     started for them on this host, or on yours. If the cluster runs already with the same
-    settings, nothing happens.
+    settings, nothing happens. If it is known here but dead, or has lost more than k voters
+    and with them its namespace, it is only replaced with --reset; one that answers and
+    holds files is not replaced at all.
     """
     settings = ClusterSettings(
         name=name or context.cluster or DEFAULTS.name,
@@ -80,7 +86,9 @@ def command(
     from diskless.launch import ray_cluster
 
     with _Display(enabled=not context.json) as display:
-        started = ray_cluster.up(settings, ray_address=ray_address, progress=display.show)
+        started = ray_cluster.up(
+            settings, ray_address=ray_address, reset=reset, progress=display.show
+        )
     _tell(context, settings, started)
 
 

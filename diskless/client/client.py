@@ -30,6 +30,7 @@ from diskless.errors import BadRequest, NoCluster, NotFound, UploadLost
 from diskless.gateway.messages import (
     Delete,
     Empty,
+    Events,
     Kind,
     List,
     Listing,
@@ -42,12 +43,15 @@ from diskless.gateway.messages import (
     Summary,
     Summed,
 )
+from diskless.model import Event
 
 TIMEOUT_S = 30.0
 SMALL_BYTES_MAX = 64 * KIB
 """Files up to this size go straight to the leader."""
 LIST_ENTRIES = 1000
 """Entries in one page of a listing."""
+EVENTS = 1000
+"""Events that are asked for, unless the caller says how many."""
 RESTARTS_MAX = 2
 """How often `write` sends everything again when an agent lost what it had sealed."""
 BUFFER_BYTES = 16 * KIB
@@ -197,6 +201,16 @@ class Client:
     def status(self) -> dict[str, Any]:
         """What `diskless status --json` prints."""
         return cast(dict[str, Any], self._caller.call(Kind.STATUS, Empty(), what="status").meta)
+
+    def events(self, after: int = 0, limit: int = EVENTS) -> Sequence[Event]:
+        """The newest commands of the namespace's log after an op, in words, oldest first.
+
+        The leader remembers some thousands, and none from before it got its memory from
+        another voter.
+        """
+        meta = Events(after, limit)
+        page = self._caller.call(Kind.EVENTS, meta, what="events").meta
+        return cast(list[Event], page.events)
 
     def _list_page(self, path: str, after: str) -> Listing:
         meta = List(path, after, LIST_ENTRIES)

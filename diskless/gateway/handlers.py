@@ -70,6 +70,7 @@ class ClientDoor:
             Kind.DELETE: self._delete,
             Kind.SUMMARY: self._summary,
             Kind.STATUS: self._status,
+            Kind.EVENTS: self._events,
         }
 
     # -- what the gateway asks --------------------------------------------------
@@ -231,6 +232,9 @@ class ClientDoor:
 
     def _status(self, meta: m.Empty, _: Payload) -> Answer | Awaitable[Answer]:
         return self._ask(q.Report(), lambda report: report)
+
+    def _events(self, meta: m.Events, _: Payload) -> Answer | Awaitable[Answer]:
+        return self._ask(q.Events(meta.after, meta.limit), m.EventPage)
 
     async def _session(self, meta: m.Empty, _: Payload) -> Answer:
         done = await self._namespace.run(c.OpenSession())

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from diskless.errors import DisklessError, error_from_wire
-from diskless.model import Extent, Stripe
+from diskless.model import Event, Extent, Stripe
 
 
 class Kind(IntEnum):
@@ -30,6 +30,7 @@ class Kind(IntEnum):
     DELETE = 14
     SUMMARY = 15
     STATUS = 16
+    EVENTS = 17
     DONE = 0x80
     REFUSED = 0x81
 
@@ -195,6 +196,15 @@ class Summed(Struct):
     bytes: int
 
 
+class Events(Struct):
+    after: int = 0
+    limit: int = 1000
+
+
+class EventPage(Struct):
+    events: list[Event]
+
+
 class Refusal(Struct):
     reason: str
     message: str
@@ -225,6 +235,7 @@ REQUESTS: dict[Kind, type[Struct]] = {
     Kind.DELETE: Delete,
     Kind.SUMMARY: Summary,
     Kind.STATUS: Empty,
+    Kind.EVENTS: Events,
 }
 
 encode = msgspec.json.encode

@@ -85,6 +85,7 @@ class Node:
             roster=self.roster,
             peers=self.peers,
             timeout_s=tuning.request_timeout_s,
+            patience_s=tuning.failure_timeout_s / 2,
         )
         self.writer = Writer(
             settings=cluster, roster=self.roster, shards=self.shards, peers=self.peers
@@ -142,6 +143,7 @@ class Node:
             slot=self.slot,
             replica=self.replica,
             pulses=self.monitor.pulses,
+            now_ms=_now_ms,
         )
         self.replica.report = lambda: json.dumps(reporter.report()).encode()
         self.replica.on_roster = self.monitor.publish

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 ASK_TIMEOUT_S = 5.0
 """How long a cluster may take to say how it is before it counts as dead."""
+RESET_TIMEOUT_S = 20.0
+"""The same where a cluster that counts as dead loses its files."""
 LOCK_TIMEOUT_S = 120.0
 LOCK_POLL_S = 0.1
 
@@ -60,19 +62,28 @@ class Started:
 
 
 def up(
-    settings: ClusterSettings, *, ray_address: str = "", progress: Progress | None = None
+    settings: ClusterSettings,
+    *,
+    ray_address: str = "",
+    reset: bool = False,
+    progress: Progress | None = None,
 ) -> Started:
     """Starts a cluster and returns when every agent serves and sees all others.
 
     Raises BadSettings before anything starts; ClusterExists if it runs with other
-    settings; Unavailable if it is known here but dead; LaunchFailed.
+    settings; Unavailable if it is known here but dead, unless `reset` may replace it;
+    FilesExist if that would destroy files of a cluster that is alive; LaunchFailed.
     """
     settings.validate()
     if ray_address:
         ray_link.check_address(ray_address)
     with _alone():
         known = _load(settings.name)
-        if known is not None:
+        if known is not None and reset:
+            _refuse_without_ray(known)
+            _refuse_to_reset(known)
+            _end(known)
+        elif known is not None:
             return _already_up(known, settings, ray_address)
         return _start(settings, ray_address, progress or _silent)
 
@@ -280,11 +291,11 @@ def _differences(known: Descriptor, settings: ClusterSettings, ray_address: str)
     )
 
 
-def ask_status(known: Descriptor) -> dict[str, Any]:
+def ask_status(known: Descriptor, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, Any]:
     """The cluster's status. Raises Unavailable, with what to do, if it does not answer."""
     refuse_dead(known)
     try:
-        with connect(known.name, timeout_s=ASK_TIMEOUT_S) as client:
+        with connect(known.name, timeout_s=timeout_s) as client:
             return client.status()
     except (DeadlineExceeded, Unavailable) as error:
         raise Unavailable(
@@ -311,6 +322,22 @@ def _refuse_to_lose(known: Descriptor) -> None:
             f"cluster {known.name!r} holds {files} file{'s' if files > 1 else ''}, "
             f"{format_bytes(status['bytes_logical'])}, which would be lost: copy what you need "
             f"with `diskless get -r`; {advice}"
+        )
+
+
+def _refuse_to_reset(known: Descriptor) -> None:
+    """Returns if the cluster is dead, or alive and empty."""
+    if not known.gateways:
+        return
+    try:
+        files = ask_status(known, timeout_s=RESET_TIMEOUT_S)["files"]
+    except Unavailable:
+        return
+    if files:
+        raise FilesExist(
+            f"cluster {known.name!r} is alive and holds {files} file{'s' if files > 1 else ''}, "
+            "which --reset does not destroy: "
+            f"`diskless down --discard{name_option(known.name)}` does"
         )
 
 

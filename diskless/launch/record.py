@@ -55,7 +55,10 @@ def refuse_dead(descriptor: Descriptor) -> None:
 
 
 def advice_for_dead(descriptor: Descriptor) -> str:
-    return f"run `diskless down --discard{name_option(descriptor.name)}`, then `diskless up`"
+    name = name_option(descriptor.name)
+    return (
+        f"run `diskless down --discard{name}`, then `diskless up`; or `diskless up --reset{name}`"
+    )
 
 
 def name_option(name: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from diskless.model import FileRecord, Stripe
+from diskless.model import Event, FileRecord, Stripe
 from diskless.namespace.ledger import Verdict
 from diskless.namespace.state import NamespaceState, PathStatus, Summary
 
@@ -49,7 +49,14 @@ class Report(_Query, frozen=True, tag=True, array_like=True):
     """The whole cluster's status, as JSON; answered by the leader's agent."""
 
 
-Query = Stat | Page | Open | Locate | Summarize | Review | Report
+class Events(_Query, frozen=True, tag=True, array_like=True):
+    """The newest commands after an op, in words; answered by the leader's agent."""
+
+    after_op: int
+    limit: int
+
+
+Query = Stat | Page | Open | Locate | Summarize | Review | Report | Events
 
 
 class Listed(Struct, frozen=True, array_like=True):
@@ -70,6 +77,7 @@ ANSWERS: dict[type, Any] = {
     Summarize: Summary,
     Review: list[Verdict],
     Report: bytes,
+    Events: list[Event],
 }
 
 encode = msgspec.msgpack.Encoder().encode
@@ -99,5 +107,5 @@ def answer(state: NamespaceState, query: Query) -> Any:
             return state.summary(path)
         case Review(stripes):
             return [state.ledger.verdict(id_) for id_ in stripes]
-        case Report():
-            raise AssertionError("a report is made by the agent, which knows more than the state")
+        case Report() | Events():
+            raise AssertionError("for the agent to answer, which knows more than the state")

@@ -17,7 +17,7 @@ import pytest
 
 from diskless.client import Client
 from diskless.config import KIB, MIB
-from diskless.errors import DisklessError, TooFewAgents, TooFewShards
+from diskless.errors import DeadlineExceeded, DisklessError, TooFewAgents, TooFewShards
 from diskless.launch.local import LocalCluster
 from diskless.model import FileRecord, Stripe, slot_name
 from tests.conftest import Connect, StartCluster

@@ -2,11 +2,10 @@
 
 One cluster serves most tests, because Ray takes seconds to start. Until there is a
 repairer a revived agent comes back empty and old files keep the margin they have left, so
-every test that kills writes its own files first and revives afterwards. agent-0 has the
-only copy of the namespace and is never killed.
+every test that kills writes its own files first and revives afterwards. What the death of
+leaders means for the namespace is tested in test_ray_leader.py.
 """
 
-import json
 import os
 import secrets
 import socket
@@ -15,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import psutil
@@ -26,79 +24,30 @@ from diskless.client import Client, connect, descriptor
 from diskless.config import KIB, MIB
 from diskless.errors import Unauthorized
 from diskless.launch.record import record_of
+from diskless.model import parse_slot
 from diskless.rpc.services import NAMESPACE, SECRET_KEY
-from tests.support import content, eventually
+from tests.support import Program, content, eventually, ray_program, session_of
 
 SETTINGS = ("--agents", "6", "-m", "4", "-k", "2", "--memory", "128MiB")
+VOTERS = 5
 SIZES = (0, 1, 700, 20 * KIB, 300 * KIB, 3 * MIB + 5)
-RUN_TIMEOUT_S = 110
 
 pytestmark = pytest.mark.timeout(180)
-
-
-class Program:
-    """The command line, for one cluster."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def run(self, *arguments: str, env: dict[str, str] | None = None) -> Any:
-        return subprocess.run(
-            [sys.executable, "-m", "diskless.cli", "--cluster", self.name, *arguments],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=RUN_TIMEOUT_S,
-            env=os.environ | (env or {}),
-        )
-
-    def ok(self, *arguments: str) -> Any:
-        """The JSON that a verb printed."""
-        done = self.run(*arguments, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    def refused(self, status: int, *arguments: str, env: dict[str, str] | None = None) -> str:
-        """The one line with which a verb failed."""
-        done = self.run(*arguments, env=env)
-        assert (done.returncode, done.stdout) == (status, ""), done.stderr
-        assert done.stderr.count("\n") == 1, done.stderr
-        return str(done.stderr)
-
-    def agent(self, slot: int) -> dict[str, Any]:
-        agent: dict[str, Any] = self.ok("status")["agents"][slot]
-        return agent
 
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Program]:
     """A cluster of six agents, 4+2, on a Ray of its own."""
-    program = Program(f"t-{secrets.token_hex(3)}")
-    started = program.run("up", *SETTINGS)
-    assert started.returncode == 0, started.stderr
-    assert "is up: 6 agents, 4+2" in started.stdout
-    assert "failure domains are processes on one host" in started.stderr
-    yield program
-    if descriptor.descriptor_path(program.name).exists():
-        program.ok("down", "--discard")
+    with ray_program(*SETTINGS) as (program, started):
+        assert "is up: 6 agents, 4+2" in started.stdout
+        assert "failure domains are processes on one host" in started.stderr
+        yield program
 
 
 @pytest.fixture
 def client(program: Program) -> Iterator[Client]:
     with connect(program.name) as client:
         yield client
-
-
-def session_of(pid: int) -> list[int]:
-    """The living processes of a session."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if os.getsid(process.pid) == pid and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-        except (ProcessLookupError, psutil.NoSuchProcess):
-            continue
-    return found
 
 
 # Up.
@@ -186,24 +135,35 @@ def write_files(client: Client, directory: str) -> dict[str, bytes]:
     return files
 
 
-@pytest.mark.parametrize("pair", [(1, 2), (2, 5), (3, 4)], ids=str)
-def test_two_killed_agents_cost_no_byte(
-    program: Program, client: Client, pair: tuple[int, int]
-) -> None:
-    files = write_files(client, f"/pair-{pair[0]}-{pair[1]}")
-    slots = [str(slot) for slot in pair]
-    killed = program.ok("chaos", "kill", *slots, "--stay-dead")["killed"]
+def lose(program: Program, client: Client, *slots: int) -> None:
+    """Files outlive the death of those agents, and new ones can be written meanwhile."""
+    directory = f"/lost-{secrets.token_hex(4)}"
+    files = write_files(client, directory)
+    names = [str(slot) for slot in slots]
+    killed = program.ok("chaos", "kill", *names, "--stay-dead")["killed"]
     try:
         assert not any(psutil.pid_exists(victim["pid"]) for victim in killed)
         for path, data in files.items():
             assert client.read(path) == data
-        late = content(2 * MIB, pair)
-        client.write(f"/late-{pair[0]}-{pair[1]}", late)  # Narrower, but protected.
-        assert client.read(f"/late-{pair[0]}-{pair[1]}") == late
+        late = content(2 * MIB, slots)
+        client.write(f"{directory}/late", late)  # Narrower, but protected.
+        assert client.read(f"{directory}/late") == late
     finally:
-        program.ok("chaos", "revive", *slots)
+        program.ok("chaos", "revive", *names)
     for path, data in files.items():
         assert client.read(path) == data
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (2, 5), (3, 4)], ids=str)
+def test_two_killed_agents_cost_no_byte(
+    program: Program, client: Client, pair: tuple[int, int]
+) -> None:
+    lose(program, client, *pair)
+
+
+def test_the_leader_and_its_successor_killed_cost_no_byte(program: Program, client: Client) -> None:
+    leader = parse_slot(program.ok("status")["leader"])
+    lose(program, client, leader, (leader + 1) % VOTERS)
 
 
 def test_three_killed_agents_fail_loudly_and_never_wrongly(
@@ -215,7 +175,7 @@ def test_three_killed_agents_fail_loudly_and_never_wrongly(
         line = program.refused(exits.UNREADABLE, "get", f"/triple/{SIZES[-1]}", str(tmp_path / "x"))
         assert "3 of 4 required shards readable (gone: agent-1, agent-3, agent-5)" in line
         assert not (tmp_path / "x").exists()
-        assert client.read("/triple/700") == files["/triple/700"]  # Inline, on agent-0.
+        assert client.read("/triple/700") == files["/triple/700"]  # Inline: every voter has it.
     finally:
         program.ok("chaos", "revive", "1", "3", "5")
     again = write_files(client, "/after-triple")
@@ -245,7 +205,6 @@ def test_revive_leaves_a_running_agent_alone(program: Program) -> None:
 
 
 def test_chaos_refuses_what_it_should(program: Program) -> None:
-    assert "only copy of the namespace" in program.refused(exits.USAGE, "chaos", "kill", "0")
     assert "there is no agent-6" in program.refused(exits.USAGE, "chaos", "kill", "6")
     assert "there is no agent-6" in program.refused(exits.USAGE, "chaos", "revive", "agent-6")
     assert "twice" in program.refused(exits.USAGE, "chaos", "kill", "1", "agent-1")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from diskless.namespace import commands as c
+from diskless.namespace.events import EventLog
 from diskless.namespace.snapshot import Restorer, snapshot
 from diskless.namespace.state import NamespaceState
 
@@ -30,10 +31,14 @@ class NamespaceMachine:
 
     def __init__(self) -> None:
         self.state = NamespaceState()
+        self.events = EventLog()
         self._restorer: Restorer | None = None
 
     def apply(self, op: int, time_ms: int, command: bytes) -> tuple[c.Result, ...]:
-        return self.state.apply(c.decode(command), now_ms=time_ms)
+        decoded = c.decode(command)
+        results = self.state.apply(decoded, now_ms=time_ms)
+        self.events.note(op, time_ms, decoded, results)
+        return results
 
     def snapshot(self) -> Iterator[bytes]:
         return snapshot(self.state)

@@ -1,0 +1,131 @@
+"""The recent commands of the log in words: what `diskless log` shows an operator.
+
+Every replica notes what it applies, so any leader can tell. Noting is on the way of
+every command and keeps only what the words need, never the bytes of files; the words
+are made when somebody asks. What a replica got by a snapshot it has no events of.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from diskless.config import format_bytes
+from diskless.model import Event, slot_name
+from diskless.namespace import commands as c
+
+EVENTS_MAX = 2000
+"""Events that a replica remembers. A commit is one for each of its puts."""
+TEXT_CHARS_MAX = 300
+"""Longer ones are cut, so that all events fit in one frame, escaped as they may be."""
+
+
+class _Put(NamedTuple):
+    path: str
+    files: int
+    bytes: int
+
+
+class _Relocated(NamedTuple):
+    files: int
+    stripes: int
+
+
+class _Reaped(NamedTuple):
+    stripes: int
+
+
+_Small = (
+    c.OpenSession | c.Mkdirs | c.Rename | c.Delete | c.Fence | c.AgentUp | c.AgentDown
+)  # fmt: skip
+_What = _Put | _Relocated | _Reaped | _Small
+_Note = tuple[int, int, _What, c.Result]
+
+
+class EventLog:
+    def __init__(self) -> None:
+        self._notes: deque[_Note] = deque(maxlen=EVENTS_MAX)
+
+    def note(
+        self, op: int, time_ms: int, command: c.Command, results: tuple[c.Result, ...]
+    ) -> None:
+        kind = type(command)
+        if kind is c.Commit:
+            for put, result in zip(command.puts, results, strict=True):  # type: ignore[union-attr]
+                files = put.files
+                size = files[0].size if len(files) == 1 else sum([file.size for file in files])
+                path = files[0].path if files else ""
+                self._notes.append((op, time_ms, _Put(path, len(files), size), result))
+            return
+        what: _What
+        match command:
+            case c.Relocate(stripes, moves):
+                what = _Relocated(len(moves), len(stripes))
+            case c.Reap(stripes):
+                what = _Reaped(len(stripes))
+            case _:
+                assert not isinstance(command, c.Commit)
+                what = command
+        self._notes.append((op, time_ms, what, results[0]))
+
+    def after(self, op: int, *, limit: int) -> list[Event]:
+        """The newest events of later ops, `limit` at most, oldest first."""
+        newest = [note for note in islice(self._newest_first(), max(limit, 0)) if note[0] > op]
+        return [_event(*note) for note in reversed(newest)]
+
+    def per_second(self, *, now_ms: int, window_ms: int) -> float:
+        """How many there were each second lately, as far back as is remembered."""
+        since_ms = now_ms - window_ms
+        count = 0
+        for _, time_ms, _, _ in self._newest_first():
+            if time_ms <= since_ms:
+                break
+            count += 1
+        if count == EVENTS_MAX:  # The window reaches back further than memory does.
+            window_ms = max(now_ms - self._notes[0][1], 1)
+        return count * 1000 / window_ms
+
+    def _newest_first(self) -> Iterator[_Note]:
+        return reversed(self._notes)
+
+
+def _event(op: int, time_ms: int, what: _What, result: c.Result) -> Event:
+    kind, text = _words(what, result)
+    if isinstance(result, c.Refused):
+        text = f"{text} refused: {result.message}"
+    if len(text) > TEXT_CHARS_MAX:
+        text = f"{text[: TEXT_CHARS_MAX - 1]}…"
+    return Event(op, time_ms, kind, text)
+
+
+def _words(what: _What, result: c.Result) -> tuple[str, str]:
+    number = result.number if isinstance(result, c.Done) else 0
+    idle = isinstance(result, c.Done) and not result.changed
+    match what:
+        case _Put(path, files, size):
+            more = f" and {files - 1} more" if files > 1 else ""
+            return "put", f"put {path}{more} {format_bytes(size)}"
+        case _Relocated(files, stripes):
+            return "move", f"moved {_count(files, 'file')} into {_count(stripes, 'stripe')}"
+        case _Reaped(stripes):
+            return "reap", f"reaped {_count(stripes, 'stripe')}"
+        case c.OpenSession():
+            return "session", f"session {number} opened"
+        case c.Mkdirs(path=path):
+            return "mkdir", f"mkdir {path}" + (", which was there" if idle else "")
+        case c.Rename(source=source, target=target):
+            return "rename", f"rename {source} to {target}"
+        case c.Delete(path=path, recursive=recursive):
+            what_of = f"{path} and all below" if recursive else path
+            return "delete", f"delete {what_of}" + (", which was not there" if idle else "")
+        case c.Fence(slot, incarnation, below):
+            writer = f"{slot_name(slot)} incarnation {incarnation}"
+            return "fence", f"fence {writer} below stripe {below}"
+        case c.AgentUp(slot=slot):
+            return "up", f"{slot_name(slot)} up incarnation {number}"
+        case c.AgentDown(slot, incarnation):
+            return "down", f"{slot_name(slot)} down incarnation {incarnation}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
