@@ -75,7 +75,7 @@ class Tuning:
     repack_live_share: float = 0.5
     """Stripes with less than this part alive are repacked."""
 
-    upload_bytes_max: int = 8 * MIB
+    upload_bytes_max: int = 12 * MIB
     """Bytes of one upload that may be under way to other agents at once."""
     gateway_bytes_max: int = 64 * MIB
     """Payload of client requests that an agent holds at once; then it stops reading."""

@@ -44,6 +44,10 @@ TICK_S = 0.02
 RETRY_PAUSE_S = 0.02
 REFUSED_WITHIN_S = 0.5
 """Two broken streams to a voter in this time mean that nobody listens there."""
+SUSPECT_PAUSE_S = 0.05
+"""Between two hints to the protocol that the same voter is gone."""
+
+_WITH_MEMORY = (vr.Status.NORMAL, vr.Status.VIEW_CHANGE)
 
 
 class Replica:
@@ -75,6 +79,7 @@ class Replica:
         self._requests: dict[int, asyncio.Future[tuple[c.Result, ...]]] = {}
         self._last_request = 0
         self._broke_s: dict[int, float] = {}
+        self._suspected_s: dict[int, float] = {}
         self.report: Callable[[], bytes] | None = None
         self.on_roster: Callable[[], None] = lambda: None
         """Called on the leader whenever an agent's address or state has changed."""
@@ -127,6 +132,15 @@ class Replica:
         """One line on what keeps the namespace from serving here, if anything does."""
         return self._voter.needs(_clock_ms()) if self._voter is not None else None
 
+    def cut_off(self) -> NoQuorum | None:
+        """What this voter needs, if it has its memory and hears too few of the others.
+
+        One that only waits for its memory tells nothing about the namespace.
+        """
+        if self._voter is None or self._voter.status not in _WITH_MEMORY:
+            return None
+        return self._no_quorum()
+
     # -- its life -----------------------------------------------------------------
 
     def form(self, cluster_id: str) -> None:
@@ -171,6 +185,9 @@ class Replica:
         again = now_s - self._broke_s.get(slot, -REFUSED_WITHIN_S) < REFUSED_WITHIN_S
         self._broke_s[slot] = now_s
         if again:
+            if now_s - self._suspected_s.get(slot, -SUSPECT_PAUSE_S) < SUSPECT_PAUSE_S:
+                return  # what the voter sends about it breaks another stream to it
+            self._suspected_s[slot] = now_s
             self._do(self._voter.suspect(slot, _clock_ms()))
         else:
             self._peers.post(slot, address, b"")  # opens a stream, or is refused
@@ -359,10 +376,15 @@ class Router:
     async def _retry(self, ask: Callable[[int, str], Awaitable[Any]]) -> Any:
         failed: int | None = None
         last: DisklessError = Unavailable("no voter has been found yet")
-        patient_until = time.monotonic() + self._patience_s
+        no_quorum: NoQuorum | None = None
+        patient_until = asyncio.get_running_loop().time() + self._patience_s
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._timeout_s) as limit:
                 while True:
+                    if failed is not None or not self._replica.leads:
+                        no_quorum = self._replica.cut_off() or no_quorum
+                    if no_quorum is not None:
+                        limit.reschedule(patient_until)
                     slot = self._whom_to_ask(failed)
                     address = self._roster.address_of(slot)
                     if address is not None:
@@ -370,11 +392,12 @@ class Router:
                             return await ask(slot, address)
                         except (Unavailable, NotLeader) as error:
                             last = error
-                    if isinstance(last, NoQuorum) and time.monotonic() > patient_until:
-                        raise last
+                            no_quorum = error if isinstance(error, NoQuorum) else no_quorum
                     failed = slot
                     await asyncio.sleep(RETRY_PAUSE_S)
         except TimeoutError:
+            if no_quorum is not None:
+                raise no_quorum from None
             raise Unavailable(f"no leader answered within {self._timeout_s:g} s: {last}") from None
 
     def _whom_to_ask(self, failed: int | None) -> int:

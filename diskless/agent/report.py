@@ -57,7 +57,7 @@ class Reporter:
             "files": len(state.files),
             "directories": state.tree.directories,
             "bytes_logical": state.bytes_logical,
-            "bytes_stored": state.ledger.stored_bytes + state.bytes_inline,
+            "bytes_stored": state.ledger.stored_bytes + settings.voters * state.bytes_inline,
             "bytes_inline": state.bytes_inline,
             "stripes_freed": len(state.ledger.freed_ms),
             "sessions": len(state.sessions),

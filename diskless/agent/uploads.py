@@ -16,6 +16,9 @@ from diskless.errors import BadRequest, DisklessError, UploadLost
 from diskless.model import Stripe, StripeId
 
 UPLOADS_MAX = 1024
+SEAL_TOGETHER = 4
+"""Full stripes to gather before they are sealed: a message costs more than its bytes, and
+the shards that four stripes have for an agent go in one."""
 
 
 class Upload:
@@ -46,6 +49,11 @@ class Upload:
             self.checksum.update(data)
         self._parts.append(data)
         self._buffered += len(data)
+        if self._buffered >= SEAL_TOGETHER * self._tuning.stripe_bytes:
+            self._seal_full()
+
+    def _seal_full(self) -> None:
+        """Seals what fills stripes, all at once, so that their shards travel together."""
         while self._buffered >= self._tuning.stripe_bytes:
             payload = self._take(self._tuning.stripe_bytes)
             self._seals.append(asyncio.create_task(self._writer.seal(payload)))
@@ -67,6 +75,7 @@ class Upload:
 
     async def finish(self) -> tuple[list[Stripe], bytes]:
         """All the stripes, and the bytes that fill none. Raises what a seal failed with."""
+        self._seal_full()
         if self._seals:
             await asyncio.wait(self._seals)
         self._collect()

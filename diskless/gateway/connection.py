@@ -39,7 +39,7 @@ REQUESTS_MAX = 256
 """Requests in flight on one connection."""
 BURST_MAX = 64
 """Requests started before other connections get a turn."""
-REPLY_BYTES_MAX = 8 * MIB
+REPLY_BYTES_MAX = 12 * MIB
 """Payload that one connection's unanswered reads may ask for together."""
 WRITE_BYTES_HIGH = 2 * MIB
 """Unsent replies at which no more requests are started; a slow reader costs at most

@@ -35,9 +35,7 @@ class _Reaped(NamedTuple):
     stripes: int
 
 
-_Small = (
-    c.OpenSession | c.Mkdirs | c.Rename | c.Delete | c.Fence | c.AgentUp | c.AgentDown
-)  # fmt: skip
+_Small = c.OpenSession | c.Mkdirs | c.Rename | c.Delete | c.Fence | c.AgentUp | c.AgentDown
 _What = _Put | _Relocated | _Reaped | _Small
 _Note = tuple[int, int, _What, c.Result]
 
@@ -49,24 +47,17 @@ class EventLog:
     def note(
         self, op: int, time_ms: int, command: c.Command, results: tuple[c.Result, ...]
     ) -> None:
-        kind = type(command)
-        if kind is c.Commit:
-            for put, result in zip(command.puts, results, strict=True):  # type: ignore[union-attr]
-                files = put.files
-                size = files[0].size if len(files) == 1 else sum([file.size for file in files])
-                path = files[0].path if files else ""
-                self._notes.append((op, time_ms, _Put(path, len(files), size), result))
-            return
-        what: _What
         match command:
-            case c.Relocate(stripes, moves):
-                what = _Relocated(len(moves), len(stripes))
-            case c.Reap(stripes):
-                what = _Reaped(len(stripes))
+            case c.Commit():
+                for put, result in zip(command.puts, results, strict=True):
+                    self._notes.append((op, time_ms, _summary(put.files), result))
+            case c.Relocate():
+                moved = _Relocated(len(command.moves), len(command.stripes))
+                self._notes.append((op, time_ms, moved, results[0]))
+            case c.Reap():
+                self._notes.append((op, time_ms, _Reaped(len(command.stripes)), results[0]))
             case _:
-                assert not isinstance(command, c.Commit)
-                what = command
-        self._notes.append((op, time_ms, what, results[0]))
+                self._notes.append((op, time_ms, command, results[0]))
 
     def after(self, op: int, *, limit: int) -> list[Event]:
         """The newest events of later ops, `limit` at most, oldest first."""
@@ -87,6 +78,12 @@ class EventLog:
 
     def _newest_first(self) -> Iterator[_Note]:
         return reversed(self._notes)
+
+
+def _summary(files: tuple[c.NewFile, ...]) -> _Put:
+    if len(files) == 1:
+        return _Put(files[0].path, 1, files[0].size)
+    return _Put(files[0].path if files else "", len(files), sum(file.size for file in files))
 
 
 def _event(op: int, time_ms: int, what: _What, result: c.Result) -> Event:

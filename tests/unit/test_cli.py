@@ -18,14 +18,16 @@ import msgspec
 import pytest
 
 import diskless
+from diskless.agent.replica import Replica
 from diskless.cli import exits, run
 from diskless.cli.edge import VERBS
 from diskless.client import descriptor
 from diskless.config import KIB, MIB
-from diskless.errors import BY_REASON
+from diskless.errors import BY_REASON, NoQuorum, NotLeader
 from diskless.launch.local import LocalCluster
 from diskless.launch.record import RayRecord
-from tests.support import content, kill
+from diskless.namespace import queries as q
+from tests.support import content, eventually, kill, leader, on_loop, stripes_of
 
 COMMANDS = [*([verb] for verb in VERBS if verb != "chaos"), ["chaos", "kill"], ["chaos", "revive"]]
 PROGRAM = [sys.executable, "-m", "diskless.cli"]
@@ -237,6 +239,35 @@ def test_a_dead_cluster_says_so_at_once_and_can_be_cleared(cli: Cli, dead_pid: i
     assert not descriptor.descriptor_path("dead").exists()
 
 
+def test_up_replaces_a_dead_cluster_only_with_reset(cli: Cli, dead_pid: int) -> None:
+    _describe("dead", pid=dead_pid, host=os.uname().nodename)
+    outcome = cli("up", "--name", "dead")
+    assert outcome.status == exits.UNAVAILABLE
+    assert "diskless up --reset --cluster dead" in outcome.err
+    assert descriptor.descriptor_path("dead").exists()
+    # A Ray that nobody runs: the old cluster is gone by then, and the new one fails to start.
+    outcome = cli("up", "--name", "dead", "--reset", "--ray-address", "127.0.0.1:1")
+    assert outcome.status in (exits.UNAVAILABLE, exits.LAUNCH_FAILED)
+    assert not descriptor.descriptor_path("dead").exists()
+
+
+def test_reset_spares_a_cluster_that_is_alive_and_holds_files(
+    cli: Cli, shared: LocalCluster, store: str
+) -> None:
+    name = shared.settings.name
+    known = descriptor.load(name)
+    with shared.connect() as client:
+        client.write(f"{store}/a", b"a")
+    assert "the process that made it" in cli("up", "--name", name, "--reset").err
+    try:
+        descriptor.save(msgspec.structs.replace(known, ray=RayRecord(requested="auto").to_dict()))
+        outcome = cli("up", "--name", name, "--reset")
+    finally:
+        descriptor.save(known)
+    assert outcome.status == exits.FILES_EXIST
+    assert f"diskless down --discard --cluster {name}" in outcome.err
+
+
 def test_a_process_that_got_the_number_of_our_ray_is_left_alone(cli: Cli) -> None:
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger:
         _describe("reused", pid=stranger.pid, host=os.uname().nodename, started_s=1.0)
@@ -391,14 +422,20 @@ def test_paths_are_listed_moved_and_deleted(cli: Cli, store: str, tmp_path: Path
 def test_an_unreadable_file_names_stripe_and_agents_and_leaves_nothing_here(
     cli: Cli, tmp_path: Path
 ) -> None:
-    with diskless.local_cluster(agents=3, data_shards=2, parity_shards=1) as cluster:
+    with diskless.local_cluster(agents=4, data_shards=2, parity_shards=1) as cluster:
         (tmp_path / "a").write_bytes(content(2 * MIB))
         here = ("--cluster", cluster.settings.name)
-        cli("put", tmp_path / "a", "/a", *here)
-        kill(cluster, 1, 2)
+        while True:  # Two of its three agents shall go, and only one voter with them.
+            cli("put", "-f", tmp_path / "a", "/a", *here)
+            on = {place.slot for place in stripes_of(cluster, "/a")[0].places}
+            if 3 in on:
+                break
+        gone = [min(on - {3, leader(cluster).slot}), 3]
+        kill(cluster, *gone)
         outcome = cli("get", "/a", tmp_path / "b", *here)
         assert outcome.status == exits.UNREADABLE
-        assert re.search(r"stripe \S+: 1 of 2 required .*gone: agent-1, agent-2", outcome.err)
+        assert re.search(r"stripe \S+: 1 of 2 required .*gone: agent-\d, agent-\d", outcome.err)
+        assert all(f"agent-{slot}" in outcome.err for slot in gone)
         assert not (tmp_path / "b").exists()
         assert [path.name for path in tmp_path.iterdir()] == ["a"]
         assert json.loads(cli("cat", "--json", "/a", *here).err)["error"] == "TooFewShards"
@@ -424,6 +461,94 @@ def test_status_is_a_table_of_agents(cli: Cli, store: str) -> None:
     text = cli("status").text
     assert "margin 1" in text
     assert re.search(r"^agent-2 +up +1 ", text, re.MULTILINE)
+
+
+def test_status_shows_the_namespace_and_its_voters(cli: Cli, store: str) -> None:
+    cli("mkdir", store)
+    status = cli("status", "--json").json
+    assert status["commits_per_s"] > 0
+    assert {voter["slot"] for voter in status["voters"]} == {"agent-0", "agent-1", "agent-2"}
+    text = cli("status").text
+    assert re.search(
+        r"^namespace: view \d+, op \d+, [\d.]+ commits/s, log \d+ entries, ", text, re.MULTILINE
+    )
+    assert re.search(r"^voters: .*agent-\d leader", text, re.MULTILINE)
+
+
+def _is_cut_off(replica: Replica) -> bool:
+    """Whether it knows, and has no lease any more to answer by."""
+    try:
+        replica.answer(q.Stat("/"))
+    except (NoQuorum, NotLeader):
+        return replica.cut_off() is not None
+    return False
+
+
+@pytest.mark.parametrize("leader_lives", [True, False])
+def test_with_k_plus_1_voters_lost_every_verb_says_what_the_namespace_needs(
+    cli: Cli, leader_lives: bool
+) -> None:
+    with diskless.local_cluster(agents=6, data_shards=2, parity_shards=2) as cluster:
+        voters, leads = set(range(5)), leader(cluster).slot
+        rest = sorted(voters - {leads})
+        lost = rest[:3] if leader_lives else [leads, *rest[:2]]
+        cluster.kill(*lost)
+        voting = [cluster.nodes[slot].replica for slot in voters - set(lost)]
+        eventually(lambda: on_loop(cluster, lambda: all(map(_is_cut_off, voting))))
+        here = ("--cluster", cluster.settings.name, "--timeout", "5")
+        names = ", ".join(f"agent-{slot}" for slot in sorted(lost))
+        for verb in (["status"], ["mkdir", "/d"], ["log"]):
+            outcome = cli(*verb, *here)
+            assert outcome.status == exits.DEADLINE, verb
+            assert "NoQuorum: the namespace needs 3 of 5 voters and has 2" in outcome.err
+            assert names in outcome.err
+
+
+# The event log.
+
+
+def test_log_tells_what_happened(cli: Cli, store: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 2048)
+    cli("put", tmp_path / "a", f"{store}/a")
+    cli("mv", f"{store}/a", f"{store}/b\n")
+    cli("rm", f"{store}/b\n")
+    lines = cli("log").text.splitlines()
+    said = [re.sub(r"^ *\d+  \d{4}-\d\d-\d\d [\d:]{8}  ", "", line) for line in lines]
+    said = [text for text in said if not text.startswith("session")]
+    assert said[-3:] == [
+        f"put {store}/a 2.0 KiB", f"rename {store}/a to {store}/b?", f"delete {store}/b?",
+    ]  # fmt: skip
+    (event,) = cli("log", "-n", "1", "--json").json
+    assert event["kind"] == "delete"
+    assert event["text"] == f"delete {store}/b\n"
+    assert event["op"] > 0
+    assert cli("log", "-n", "0", "--json").json == []
+    assert cli("log", "-n", "-1").status == exits.USAGE
+
+
+def test_log_follows_and_shows_nothing_twice(shared: LocalCluster, store: str) -> None:
+    with (
+        shared.connect() as client,
+        subprocess.Popen(
+            [*PROGRAM, "log", "--follow", "--json", "-n", "1"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as following,
+    ):
+        assert following.stdout is not None
+        first = json.loads(following.stdout.readline())
+        client.write(f"{store}/1", b"1")
+        client.write(f"{store}/2", b"2")
+        seen = [first]
+        while seen[-1]["text"] != f"put {store}/2 1 B":
+            seen.append(json.loads(following.stdout.readline()))
+        following.send_signal(signal.SIGINT)
+        _, err = following.communicate(timeout=10)
+    ops = [event["op"] for event in seen]
+    assert ops == sorted(ops)
+    assert [event["text"] for event in seen].count(f"put {store}/1 1 B") == 1
+    assert following.returncode == exits.INTERRUPTED
+    assert err == b""
 
 
 # As a process.

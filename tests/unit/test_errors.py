@@ -39,6 +39,7 @@ BUILT_IN = {
     "ClusterExists": OSError,
     "FilesExist": OSError,
     "Unavailable": ConnectionError,
+    "NoQuorum": ConnectionError,
     "NotLeader": ConnectionError,
     "DeadlineExceeded": TimeoutError,
     "Unauthorized": PermissionError,
@@ -107,7 +108,7 @@ def test_exit_codes_have_no_gap_and_2_is_for_wrong_use() -> None:
 
 def test_only_refusals_that_changed_nothing_may_be_repeated_blindly() -> None:
     retryable = {cls.__name__ for cls in CLASSES if cls.retryable}
-    assert retryable == {"Unavailable", "NotLeader", "StaleShards"}
+    assert retryable == {"Unavailable", "NoQuorum", "NotLeader", "StaleShards"}
     assert not errors.SessionExpired.retryable
 
 
