@@ -2,7 +2,7 @@
 
 An upload belongs to no connection: its client may come back to it, or go on with
 another agent, which adopts the stripes sealed so far. Bounded: so many uploads, so
-many bytes of each under way. One that rests for `orphan_delay` is forgotten.
+many bytes of each under way. One whose connection is gone for `orphan_delay` is forgotten.
 """
 
 import asyncio
@@ -81,13 +81,15 @@ class Upload:
         self._collect()
         return self._sealed, self._take(self._buffered)
 
-    def close(self) -> None:
-        """Ends the upload: what it sealed is committed, or is given up."""
+    def close(self, *, discard: bool = False) -> None:
+        """Ends the upload. What it sealed is committed, or may be resumed elsewhere, unless
+        it is to be discarded."""
+        end = self._writer.give_up if discard else self._writer.release
         for task in self._seals:
             if not task.cancel() and not task.cancelled() and task.exception() is None:
-                self._writer.release(task.result())  # sealed, but nobody asked since
+                end(task.result())  # sealed, but nobody asked since
         for stripe in self._sealed:
-            self._writer.release(stripe)
+            end(stripe)
 
     def holds(self) -> Iterable[Hold]:
         """The lowest stripe of each writer that is sealed here."""
@@ -133,6 +135,7 @@ class Uploads:
         self._tuning = tuning
         self._now_s = now_s
         self._uploads: dict[int, Upload] = {}
+        self._owners: dict[int, int] = {}  # upload -> the connection that works on it
 
     def get(self, number: int, offset: int, resume: list[Stripe]) -> Upload:
         """The upload of that number: known, new, or taken over from another agent."""
@@ -151,6 +154,29 @@ class Uploads:
             upload.close()
         if self._uploads.get(number) is upload:
             self._uploads.pop(number, None)
+            self._owners.pop(number, None)
+
+    def discard(self, number: int) -> None:
+        """Ends an upload that nobody will commit, and drops its shards.
+
+        Not one whose commit is under way: its outcome decides.
+        """
+        upload = self._uploads.get(number)
+        if upload is not None and not upload.committing:
+            upload.close(discard=True)
+            del self._uploads[number]
+            self._owners.pop(number, None)
+
+    def attach(self, number: int, connection: int) -> None:
+        """A connection works on an upload: it does not expire while that is open."""
+        if number in self._uploads:
+            self._owners[number] = connection
+
+    def detach(self, connection: int) -> None:
+        """A connection is gone; its uploads wait a while for their client."""
+        for number in [n for n, owner in self._owners.items() if owner == connection]:
+            del self._owners[number]
+            self._uploads[number].touched_s = self._now_s()
 
     def close_all(self) -> None:
         """The agent stops: nothing goes on being sealed."""
@@ -161,7 +187,8 @@ class Uploads:
         """Forgets uploads at rest."""
         latest = self._now_s() - self._tuning.orphan_delay_s
         for number, upload in list(self._uploads.items()):
-            if upload.touched_s < latest and not upload.committing:
+            resting = upload.touched_s < latest and number not in self._owners
+            if resting and not upload.committing:
                 self.close(number)
 
     def holds(self) -> list[Hold]:

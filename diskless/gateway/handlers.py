@@ -17,7 +17,13 @@ from diskless.agent.roster import Roster
 from diskless.agent.uploads import Upload, Uploads
 from diskless.checksum import file_checksum
 from diskless.config import ClusterSettings
-from diskless.errors import BadRequest, CorruptData, Unavailable
+from diskless.errors import (
+    BadRequest,
+    CapacityExceeded,
+    CorruptData,
+    TooFewAgents,
+    Unavailable,
+)
 from diskless.gateway import messages as m
 from diskless.gateway.frames import PAYLOAD_BYTES_MAX
 from diskless.gateway.messages import Kind
@@ -107,10 +113,15 @@ class ClientDoor:
         if self._roster.version < 0:
             # It would take the others for dead, and say so to the client.
             raise Unavailable(f"{slot_name(self._roster.slot)} has not joined the cluster yet")
-        return self._handlers[kind](meta, payload)
+        answer = self._handlers[kind](meta, payload)
+        if kind is Kind.WRITE:
+            assert isinstance(meta, m.Write)
+            self._uploads.attach(meta.upload, connection)
+        return answer
 
     def disconnected(self, connection: ConnectionId) -> None:
         """Uploads wait a while: their client may come back to them."""
+        self._uploads.detach(connection)
 
     # -- files ------------------------------------------------------------------
 
@@ -123,16 +134,20 @@ class ClientDoor:
         self._check_resume(meta.resume)
         upload = self._uploads.get(meta.upload, meta.offset, meta.resume)
         upload.append(meta.offset, payload)
-        return self._written(upload)
+        return self._written(meta.upload, upload)
 
     def _check_resume(self, stripes: Sequence[Stripe]) -> None:
         """Stripes come back from clients: one with less protection is not of our making."""
         if any(stripe.parity_shards != self._settings.parity_shards for stripe in stripes):
             raise BadRequest("a stripe to resume has not the cluster's number of parity shards")
 
-    async def _written(self, upload: Upload) -> Answer:
-        await upload.room()
-        start, sealed = upload.news()
+    async def _written(self, number: int, upload: Upload) -> Answer:
+        try:
+            await upload.room()
+            start, sealed = upload.news()
+        except (CapacityExceeded, TooFewAgents):
+            self._uploads.discard(number)  # the client gives up too
+            raise
         return m.Written(upload.received, start, sealed), ()
 
     def _commit(self, meta: m.Commit, payload: Payload) -> Awaitable[Answer]:
@@ -166,7 +181,7 @@ class ClientDoor:
         return m.Committed(statuses), ()
 
     def _abort(self, meta: m.Abort, _: Payload) -> Answer:
-        self._uploads.close(meta.upload)
+        self._uploads.discard(meta.upload)
         return m.Empty(), ()
 
     def _open(self, meta: m.Open, _: Payload) -> Answer | Awaitable[Answer]:

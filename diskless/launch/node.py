@@ -22,7 +22,7 @@ from diskless.agent.reader import Reader
 from diskless.agent.replica import Replica, Router
 from diskless.agent.report import Reporter
 from diskless.agent.roster import Roster
-from diskless.agent.shards import ShardStore
+from diskless.agent.shards import RESERVE_SHARE, ShardStore
 from diskless.agent.uploads import Uploads
 from diskless.agent.writer import Writer
 from diskless.config import ClusterSettings
@@ -248,7 +248,8 @@ class Node:
     def _has_inline_room(self) -> bool:
         cluster = self.settings.cluster
         allowed = cluster.tuning.inline_share_max * cluster.memory_bytes
-        return self.replica.state.bytes_inline < allowed
+        room = self.shards.bytes_used < (1 - RESERVE_SHARE) * cluster.memory_bytes
+        return room and self.replica.state.bytes_inline < allowed
 
     def _holds(self) -> list[Hold]:
         if self.shards.incarnation is None:
