@@ -41,10 +41,10 @@ BURST_MAX = 64
 """Requests started before other connections get a turn."""
 REPLY_BYTES_MAX = 12 * MIB
 """Payload that one connection's unanswered reads may ask for together."""
-WRITE_BYTES_HIGH = 2 * MIB
+WRITE_BYTES_HIGH = 8 * MIB
 """Unsent replies at which no more requests are started; a slow reader costs at most
 this and REPLY_BYTES_MAX."""
-WRITE_BYTES_LOW = 512 * KIB
+WRITE_BYTES_LOW = 4 * MIB
 JOIN_BYTES_MAX = 16 * KIB
 """Smaller payloads are cheaper to copy behind their header than to hand over apart."""
 CLOSE_TIMEOUT_S = 5.0
