@@ -18,14 +18,14 @@ from diskless.errors import DisklessError, InternalError, NotFound, PathIsDirect
 from diskless.gateway.messages import Kind, Open, Opened, Read, Status
 from diskless.model import Extent
 
-PIECE_BYTES = 4 * MIB
+PIECE_BYTES = MIB
 """Payload of one `read`; it begins and ends at multiples of this, as stripes mostly do,
 so that it takes one stripe and not parts of two."""
-PIECES_MAX = 3
+PIECES_MAX = 12
 """Unanswered `read` requests."""
 PREFETCH_BYTES = 64 * KIB
 """What opening a file brings along, so that a small one takes one round trip."""
-AHEAD_MAX = 2
+AHEAD_MAX = 4
 """Pieces that a sequential reader has under way."""
 REOPENS_MAX = 3
 

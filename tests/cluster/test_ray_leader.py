@@ -428,7 +428,7 @@ def test_k_paused_voters_are_missed_by_nobody_and_one_more_stops_everything_unti
                     pool.submit(read_until_refused, client, dict(files)),
                 ]
             for one in refused:
-                print(one.result())
+                assert f"needs {K + 1} of {VOTERS} voters" in one.result()
 
         # The refused three may still happen, once and whole; all else is as it was.
         after = await_recovery(client, before)
@@ -474,6 +474,6 @@ def test_k_plus_1_voters_that_lost_their_memory_never_pass_emptiness_for_the_tru
                 pool.submit(refusal, lambda: list(client.list("/"))),
             ]
         for one in refused:
-            print(one.result())
+            assert f"needs {K + 1} of {VOTERS} voters" in one.result()
     assert "cannot say whether it holds files" in program.refused(exits.FILES_EXIST, "down")
     assert "--reset" in program.refused(exits.UNAVAILABLE, "up", *SETTINGS)

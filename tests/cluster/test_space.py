@@ -7,6 +7,7 @@ they need or fail in one clear line.
 import random
 import re
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import IO
@@ -349,13 +350,29 @@ def test_shards_of_an_upload_whose_client_vanished_are_fenced_and_dropped(
 ) -> None:
     cluster = start(tuning=STRIPED)
     client = connect(cluster)
-    file = client.open("/never", "wb")
+    file = client.open("/late", "wb")
     file.write(content(5 * MIB))
     eventually(lambda: shards_stored(cluster) >= 4 * (M + K))
+    _lose_connection(file)
     eventually(lambda: shards_stored(cluster) == 0)
-    with pytest.raises(UploadLost):
-        file.close()
-    assert not client.exists("/never")
+    assert not client.exists("/late")
+    file.close()  # it was told of no sealed stripe, so it has all the bytes still
+    assert client.read("/late") == content(5 * MIB)
+
+
+def test_an_upload_whose_client_is_there_but_silent_is_never_dropped(
+    start: StartCluster, connect: Connect
+) -> None:
+    """A changelog may stay open, without a word, for as long as a micro-batch takes."""
+    cluster = start(tuning=replace(STRIPED, orphan_delay_s=0.3))
+    client = connect(cluster)
+    file = client.open("/slow", "wb")
+    for n in range(20):
+        file.write(content(MIB, n))
+    started_s = time.monotonic()
+    eventually(lambda: time.monotonic() > started_s + 1.5)
+    file.close()
+    assert client.read("/slow") == b"".join(content(MIB, n) for n in range(20))
 
 
 def test_shards_of_an_upload_whose_agent_restarted_are_fenced_and_dropped(
@@ -381,6 +398,7 @@ def test_a_commit_of_a_fenced_stripe_is_refused(start: StartCluster, connect: Co
     file = client.open("/late", "wb")
     for n in range(20):  # more than a client keeps: it was told of sealed stripes
         file.write(content(MIB, n))
+    _lose_connection(file)
     eventually(lambda: shards_stored(cluster) == 0)
     cluster.kill(gateway)
     with pytest.raises(UploadLost):
@@ -500,6 +518,11 @@ def test_a_cluster_full_of_half_dead_stripes_makes_room(
     for stripe in range(stripes):
         client.delete(f"/{stripe}/drop")
     eventually(lambda: _accepts(client, "/new", content(MIB)), 5.0)
+
+
+def _lose_connection(file: IO[bytes]) -> None:
+    """As if the network between the client and its agent had gone."""
+    file._upload._connection.close()
 
 
 def _accepts(client: Client, path: str, data: bytes) -> bool:
