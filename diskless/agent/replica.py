@@ -315,8 +315,12 @@ def _timing(failure_timeout_s: float) -> vr.Timing:
     )
 
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""It goes on while the machine sleeps, so that a lease ends then too."""
+
+
 def _clock_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+    return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
 class Router:
