@@ -65,7 +65,8 @@ def _demo() -> int:
         print(f"\nWRONG: {len(wrong)} files differ, the first is {wrong[0]}")
         return 1
     print(
-        f"\nTwo of six agents are gone, the leader among them, and all {len(contents)} files are intact."
+        "\nTwo of six agents are gone, the leader among them, "
+        f"and all {len(contents)} files are intact."
     )
     return 0
 
