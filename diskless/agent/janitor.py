@@ -123,6 +123,8 @@ class Janitor:
                     await work()
                 except DisklessError as error:
                     log.info("janitor put off work=%s error=%s", work.__name__, error)
+                except Exception:  # else nothing would ever be freed again
+                    log.exception("janitor failed work=%s", work.__name__)
 
     # -- freeing ----------------------------------------------------------------
 
@@ -143,7 +145,10 @@ class Janitor:
                 if self._roster.holder(place) is not None:
                     at[place.slot].append(stripe)
         await self._replica.execute(c.Reap(tuple(due)))
-        await asyncio.gather(*(self._drop(slot, stripes) for slot, stripes in at.items()))
+        gone = set(due) - self._state.ledger.entries.keys()
+        await asyncio.gather(
+            *(self._drop(slot, [s for s in stripes if s in gone]) for slot, stripes in at.items())
+        )
 
     def _free_delay_s(self) -> float:
         delay_s = self._tuning.free_delay_s

@@ -221,7 +221,8 @@ class Monitor:
     async def _judge(self, agent: AgentInfo, refused: bool, error: Unavailable) -> None:
         """After a beat without an answer: down, or not yet."""
         self.pulses.pop(agent.slot, None)
-        silent_s = asyncio.get_running_loop().time() - self._heard_s[agent.slot]
+        now_s = asyncio.get_running_loop().time()
+        silent_s = now_s - self._heard_s.get(agent.slot, now_s)
         current = self._replica.state.agents.get(agent.slot)
         if current is None or current.boot != agent.boot or not current.up:
             return

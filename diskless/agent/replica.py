@@ -41,6 +41,8 @@ from diskless.namespace.state import NamespaceState
 log = logging.getLogger(__name__)
 
 TICK_S = 0.02
+COMMAND_BYTES_MAX = 12 << 20
+"""It must fit in one message between voters."""
 RETRY_PAUSE_S = 0.02
 REFUSED_WITHIN_S = 0.5
 """Two broken streams to a voter in this time mean that nobody listens there."""
@@ -199,14 +201,18 @@ class Replica:
         if the outcome cannot be told because the leader changed meanwhile."""
         if self._voter is None:
             raise self._not_leader()
+        encoded = c.encode(command)
+        if len(encoded) > COMMAND_BYTES_MAX:
+            raise BadRequest(
+                f"a command of {len(encoded)} bytes: {COMMAND_BYTES_MAX} are the most that "
+                "can be replicated; write fewer files at once, or smaller ones"
+            )
         self._last_request += 1
         request = self._last_request
         future: asyncio.Future[tuple[c.Result, ...]] = asyncio.get_running_loop().create_future()
         self._requests[request] = future
         try:
-            self._do(
-                self._voter.submit(request, c.encode(command), _clock_ms(), wall_ms=self._now_ms())
-            )
+            self._do(self._voter.submit(request, encoded, _clock_ms(), wall_ms=self._now_ms()))
             return await future
         finally:
             self._requests.pop(request, None)

@@ -84,7 +84,11 @@ class Reporter:
 
     def _voter_margin(self) -> int:
         """How many more voters may be lost before none can commit."""
-        live = sum(voter["lag"] is not None for voter in self._voters())
+        agents = self._state.agents
+        live = sum(
+            voter["lag"] is not None and slot in agents and agents[slot].up
+            for slot, voter in enumerate(self._voters())
+        )
         return live - (self._settings.parity_shards + 1)
 
     def _log(self) -> dict[str, Any]:

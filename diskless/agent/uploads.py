@@ -12,7 +12,7 @@ from diskless.agent.ports import Hold
 from diskless.agent.writer import Writer
 from diskless.checksum import FileChecksum
 from diskless.config import Tuning
-from diskless.errors import BadRequest, DisklessError, UploadLost
+from diskless.errors import BadRequest, DisklessError, InternalError, UploadLost
 from diskless.model import Stripe, StripeId
 
 UPLOADS_MAX = 1024
@@ -82,14 +82,20 @@ class Upload:
         return self._sealed, self._take(self._buffered)
 
     def close(self, *, discard: bool = False) -> None:
-        """Ends the upload. What it sealed is committed, or may be resumed elsewhere, unless
-        it is to be discarded."""
+        """Ends the upload. What it sealed is committed, or may be resumed elsewhere.
+
+        To discard drops at once only stripes that the client was never told of: with the
+        others it may have gone on through another agent. Those are left to be fenced.
+        """
         end = self._writer.give_up if discard else self._writer.release
         for task in self._seals:
             if not task.cancel() and not task.cancelled() and task.exception() is None:
                 end(task.result())  # sealed, but nobody asked since
-        for stripe in self._sealed:
-            end(stripe)
+        for number, stripe in enumerate(self._sealed):
+            if number < self._reported:
+                self._writer.release(stripe)
+            else:
+                end(stripe)
 
     def holds(self) -> Iterable[Hold]:
         """The lowest stripe of each writer that is sealed here."""
@@ -119,7 +125,7 @@ class Upload:
             elif isinstance(error := task.exception(), DisklessError):
                 self._error = self._error or error
             elif error is not None:
-                raise error
+                self._error = self._error or InternalError(f"{type(error).__name__}: {error}")
             elif self._error is None:
                 self._sealed.append(task.result())
                 self._note(task.result())

@@ -112,10 +112,11 @@ class AgentActor:
 
     def form(self, boot: str, addresses: dict[int, str]) -> None:
         """Begins the namespace, in the life that `boot` names. Raises LaunchFailed."""
-        if self._node is None or self._node.boot != boot:
+        node = self._node
+        if node is None or node.boot != boot:
             raise LaunchFailed(f"{slot_name(self._args.slot)} died while the cluster was formed")
         self._formed = True
-        self._call(self._node.form(addresses))
+        self._call(node.form(addresses))
 
     def leave(self) -> None:
         """Stops serving and removes what is on this host, before the process is ended."""

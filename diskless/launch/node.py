@@ -220,6 +220,11 @@ class Node:
         await self.peers.close()
 
     async def _join(self) -> None:
+        """Enters the roster, as a voter only once it has its memory: an agent that is up
+        counts in the margin."""
+        while not self.replica.recovered:
+            self.roster.changed.clear()
+            await self.roster.changed.wait()
         settings = self.settings
         await self.member.join(
             self.namespace,
@@ -240,6 +245,7 @@ class Node:
         for task in self._leading:
             task.cancel()
         self._leading.clear()
+        self.monitor.stop()
         if leads:
             self.monitor.begin()
             for work in (self.monitor.run(), self.janitor.run()):

@@ -21,7 +21,8 @@ from diskless.rpc.wire import Buffer
 log = logging.getLogger(__name__)
 
 BATCH_CALLS_MAX = 256
-BATCH_BYTES_MAX = 1 << 20
+BATCH_BYTES_MAX = (1 << 20) + (64 << 10)
+"""The shards that four stripes have for one agent, and what is said about them."""
 QUEUE_BYTES_MAX = 32 << 20
 SERVING_MAX = 1024
 """Calls of one stream that an agent works on at once; then it stops reading."""
@@ -54,7 +55,8 @@ class Link:
         self._count_message = count_message
         self._next_id = 0
         self._waiting: dict[int, Future[tuple[Any, memoryview]]] = {}
-        self._queue: list[Item] = []
+        self._queue: list[_Sized] = []
+        self._closed = False
         self._queue_bytes = 0
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -87,24 +89,27 @@ class Link:
 
     def post(self, call: Any, size: int) -> None:
         """Sends a call that has no answer, or drops it when too much waits already."""
-        if self._queue_bytes + size > QUEUE_BYTES_MAX:
+        if self._closed or self._queue_bytes + size > QUEUE_BYTES_MAX:
             return
         self._ensure_open()
-        self._queue.append((call, None))
-        self._wake.set()
+        self._enqueue(call, None)
 
     def close(self) -> None:
         self._on_broken = None
+        self._closed = True
         self._break(Unavailable(f"the connection to {self._peer} was closed"))
 
     def _enqueue(self, call: Any, payload: Buffer | None) -> None:
-        self._queue.append((call, payload))
-        self._queue_bytes += len(payload) if payload is not None else 0
+        size = _size_of(call, payload)
+        self._queue.append((call, payload, size))
+        self._queue_bytes += size
         if self._queue_bytes > QUEUE_BYTES_MAX:
             self._room.clear()
         self._wake.set()
 
     def _ensure_open(self) -> None:
+        if self._closed:
+            raise Unavailable(f"the connection to {self._peer} was closed")
         if self._stream is None:
             self._stream = stream = self._open_stream()
             self._tasks = [
@@ -241,13 +246,13 @@ class _Outbox:
     def __init__(self, context: grpc.aio.ServicerContext, join: Join) -> None:
         self._context = context
         self._join = join
-        self._ready: list[Item] = []
+        self._ready: list[_Sized] = []
         self._wake = asyncio.Event()
         self._task = asyncio.create_task(self._run())
 
     def put(self, number: int, answer: Item) -> None:
         answer[0].id = number
-        self._ready.append(answer)
+        self._ready.append((*answer, _size_of(*answer)))
         self._wake.set()
 
     def close(self) -> None:
@@ -265,15 +270,23 @@ class _Outbox:
                     return  # the caller has gone; its link counts these calls as lost
 
 
-def _take_batch(waiting: list[Item]) -> tuple[list[Item], int]:
-    """Removes from the front what fits in one message; also its payload's size."""
-    count, size = 0, 0
-    for _, payload in waiting[:BATCH_CALLS_MAX]:
-        more = len(payload) if payload is not None else 0
-        if count and size + more > BATCH_BYTES_MAX:
+_Sized = tuple[Any, Buffer | None, int]
+"""An item and how many bytes of a message it takes."""
+
+
+def _size_of(item: Any, payload: Buffer | None) -> int:
+    size: int = len(item) if isinstance(item, bytes) else item.ByteSize()
+    return size + (len(payload) if payload is not None else 0)
+
+
+def _take_batch(waiting: list[_Sized]) -> tuple[list[Item], int]:
+    """Removes from the front what fits in one message; also its size."""
+    count, total = 0, 0
+    for _, _, size in waiting[:BATCH_CALLS_MAX]:
+        if count and total + size > BATCH_BYTES_MAX:
             break
         count += 1
-        size += more
-    batch = waiting[:count]
+        total += size
+    batch: list[Item] = [(item, payload) for item, payload, _ in waiting[:count]]
     del waiting[:count]
-    return batch, size
+    return batch, total

@@ -33,7 +33,8 @@ class ReplicaStatus(Struct, frozen=True):
     log_bytes: int
     pending: int
     lags: tuple[int | None, ...]
-    """Leader only: entries that each voter lacks; None if it has been silent."""
+    """Leader only: entries that each voter lacks; None if it has been silent, or has no
+    memory: only a voter in normal operation answers a leader's messages."""
 
 
 class Replica(Recovering):
@@ -167,7 +168,7 @@ class Replica(Recovering):
         if self.leads:
             lags = tuple(
                 self.log.last - self._match[slot]
-                if slot == self.slot or self._heard[slot] > silent
+                if slot == self.slot or self._echo[slot] > silent
                 else None
                 for slot in range(self.voters)
             )
