@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from diskless.errors import DeadlineExceeded, DisklessError, NoQuorum
 
-ATTEMPTS_MIN = 3
+ATTEMPTS_MIN = 6
 """Attempts that fit in the time even if all agents are silent."""
 PAUSE_S_MIN = 0.01
 PAUSE_S_MAX = 0.25
