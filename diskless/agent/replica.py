@@ -9,6 +9,7 @@ change nothing the second time).
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -43,7 +44,9 @@ log = logging.getLogger(__name__)
 TICK_S = 0.02
 COMMAND_BYTES_MAX = 12 << 20
 """It must fit in one message between voters."""
-RETRY_PAUSE_S = 0.02
+RETRY_PAUSE_S_MIN = 0.02
+RETRY_PAUSE_S_MAX = 0.16
+"""Between two questions for who leads; the answer itself ends the pause."""
 REFUSED_WITHIN_S = 0.5
 """Two broken streams to a voter in this time mean that nobody listens there."""
 SUSPECT_PAUSE_S = 0.05
@@ -281,9 +284,8 @@ class Replica:
                     self._settle(request, self._rejection(reason))
                 case vr.RoleChanged(view, leads, leader):
                     log.info("role view=%d leader=%s leads=%s", view, leader, leads)
-                    if leader is not None:
-                        self._roster.leader = leader
-                        self._roster.changed.set()
+                    self._roster.leader = leader
+                    self._roster.changed.set()
                     self.on_role(leads)
                 case vr.Restored(op):
                     log.info("namespace restored op=%d", op)
@@ -385,6 +387,7 @@ class Router:
 
     async def _retry(self, ask: Callable[[int, str], Awaitable[Any]]) -> Any:
         failed: int | None = None
+        pause_s = RETRY_PAUSE_S_MIN
         last: DisklessError = Unavailable("no voter has been found yet")
         no_quorum: NoQuorum | None = None
         patient_until = asyncio.get_running_loop().time() + self._patience_s
@@ -395,20 +398,39 @@ class Router:
                         no_quorum = self._replica.cut_off() or no_quorum
                     if no_quorum is not None:
                         limit.reschedule(patient_until)
-                    slot = self._whom_to_ask(failed)
+                    leader, slot = self._roster.leader, self._whom_to_ask(failed)
                     address = self._roster.address_of(slot)
                     if address is not None:
                         try:
-                            return await ask(slot, address)
+                            return await self._ask(ask, slot, address)
                         except (Unavailable, NotLeader) as error:
                             last = error
                             no_quorum = error if isinstance(error, NoQuorum) else no_quorum
                     failed = slot
-                    await asyncio.sleep(RETRY_PAUSE_S)
+                    if self._roster.leader == leader:
+                        await self._pause(pause_s)
+                        pause_s = min(2 * pause_s, RETRY_PAUSE_S_MAX)
         except TimeoutError:
             if no_quorum is not None:
                 raise no_quorum from None
             raise Unavailable(f"no leader answered within {self._timeout_s:g} s: {last}") from None
+
+    async def _ask(
+        self, ask: Callable[[int, str], Awaitable[Any]], slot: int, address: str
+    ) -> Any:
+        """One try. A frozen leader is not waited for once another one is known."""
+        if slot == self._replica.slot:
+            return await ask(slot, address)
+        try:
+            async with self._roster.until_leader_moves():
+                return await ask(slot, address)
+        except TimeoutError:
+            raise Unavailable(f"the leader changed while {slot_name(slot)} was asked") from None
+
+    async def _pause(self, pause_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with self._roster.until_leader_moves():
+                await asyncio.sleep(pause_s)
 
     def _whom_to_ask(self, failed: int | None) -> int:
         """The leader, as far as is known here, unless it just failed; else voters in turn."""

@@ -5,7 +5,8 @@ agent's own and short-lived: it only keeps new shards away from a silent agent.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 
 from diskless.model import AgentInfo, Place
 
@@ -16,7 +17,6 @@ class Roster:
     ) -> None:
         """`seeds` are addresses of voters, as they gave them themselves."""
         self.slot = slot
-        self.leader: int | None = None
         self.version = -1
         self.agents: dict[int, AgentInfo] = {}
         self.inline_room = True
@@ -25,6 +25,31 @@ class Roster:
         self._now_s = now_s
         self._suspect_s = suspect_s
         self._suspect_until: dict[tuple[int, int], float] = {}
+        self._leader: int | None = None
+        self._until_leader_moves: set[asyncio.Timeout] = set()
+
+    @property
+    def leader(self) -> int | None:
+        """Who leads, as far as is known here."""
+        return self._leader
+
+    @leader.setter
+    def leader(self, slot: int | None) -> None:
+        if slot == self._leader:
+            return
+        self._leader = slot
+        for limit in self._until_leader_moves:
+            limit.reschedule(0)  # it is due at once
+
+    @asynccontextmanager
+    async def until_leader_moves(self) -> AsyncIterator[None]:
+        """Ends the block with TimeoutError as soon as somebody else leads, or nobody."""
+        async with asyncio.timeout(None) as limit:
+            self._until_leader_moves.add(limit)
+            try:
+                yield
+            finally:
+                self._until_leader_moves.discard(limit)
 
     def update(self, *, version: int, agents: Iterable[AgentInfo]) -> None:
         before = self.agents

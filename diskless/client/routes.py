@@ -2,7 +2,7 @@
 
 Metadata and small files go to the leader, bulk to an agent on this host; different
 clients prefer different local agents, each always the same one. An agent that failed
-is passed over for SKIP_S. No I/O except to see whether a socket file exists.
+is passed over for a while, longer each time. No I/O except to see whether a socket file exists.
 """
 
 import os
@@ -14,8 +14,10 @@ from diskless.client.descriptor import UNKNOWN_SLOT
 from diskless.gateway.frames import NO_LEADER
 from diskless.gateway.messages import Peer
 
-SKIP_S = 1.0
-"""How long an agent that failed is passed over."""
+SKIP_S_MIN = 2.0
+SKIP_S_MAX = 16.0
+"""How long an agent that failed is passed over: twice as long each time until it works. A
+frozen agent costs a whole attempt, and an agent behind it may name it as the leader."""
 REFRESH_INTERVAL_S = 0.2
 """Agents may differ for a moment about the roster: ask again no more often than this."""
 
@@ -32,6 +34,7 @@ class Routes:
         self._salt = salt
         self._is_local = is_local
         self._failed_until: dict[str, float] = {}
+        self._skip_s: dict[str, float] = {}
         self._version: int | None = None
         self._seen_version: int | None = None
         self._refreshed_at = float("-inf")
@@ -93,11 +96,16 @@ class Routes:
         )
 
     def failed(self, peer: Peer, now: float) -> None:
-        self._failed_until[address(peer)] = now + SKIP_S
+        key = address(peer)
+        if self._failed_lately(peer, now):
+            return  # several requests to it were under way
+        self._skip_s[key] = min(2 * self._skip_s.get(key, SKIP_S_MIN / 2), SKIP_S_MAX)
+        self._failed_until[key] = now + self._skip_s[key]
 
     def worked(self, peer: Peer) -> None:
         if self._failed_until:
             self._failed_until.pop(address(peer), None)
+            self._skip_s.pop(address(peer), None)
 
     def _failed_lately(self, peer: Peer, now: float) -> bool:
         return bool(self._failed_until) and self._failed_until.get(address(peer), now) > now

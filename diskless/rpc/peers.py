@@ -33,6 +33,8 @@ from diskless.rpc.services import (
 )
 from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
 
+LEADER_TIMEOUT_S_MIN = 1.0
+
 
 class Peers:
     """Implements ShardPeers and LeaderPeers over gRPC."""
@@ -159,9 +161,9 @@ class Peers:
             await channel.close()
 
     async def _ask_namespace(self, slot: int, address: str, call: Any) -> Any:
-        answer, _ = await self._call(
-            NAMESPACE, slot, address, call, timeout_s=self._tuning.store_timeout_s
-        )
+        """A leader that is silent for this long has a successor: better ask around."""
+        timeout_s = max(LEADER_TIMEOUT_S_MIN, 2 * self._tuning.failure_timeout_s)
+        answer, _ = await self._call(NAMESPACE, slot, address, call, timeout_s=timeout_s)
         return answer
 
     async def _call(

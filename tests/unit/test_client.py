@@ -30,7 +30,7 @@ from diskless.client.client import Client
 from diskless.client.connection import Connection
 from diskless.client.descriptor import Descriptor, parse_uri, resolve
 from diskless.client.files import Writer, read_bytes
-from diskless.client.routes import SKIP_S, Routes
+from diskless.client.routes import SKIP_S_MAX, SKIP_S_MIN, Routes
 from diskless.client.upload import UNSEALED_BYTES_MAX, Upload
 from diskless.config import KIB, MIB
 from diskless.errors import (
@@ -155,8 +155,25 @@ def test_an_agent_on_this_host_is_preferred_and_one_that_failed_is_passed_over()
     routes = Routes(peers, salt="", is_local=lambda path: path == "/s1")
     assert routes.pick(bulk=True, now=0.0).slot == 1
     routes.failed(peers[1], 0.0)
-    assert routes.pick(bulk=True, now=SKIP_S / 2).slot != 1
-    assert routes.pick(bulk=True, now=SKIP_S * 2).slot == 1
+    assert routes.pick(bulk=True, now=SKIP_S_MIN / 2).slot != 1
+    assert routes.pick(bulk=True, now=SKIP_S_MIN * 2).slot == 1
+
+
+def test_an_agent_that_fails_again_and_again_is_passed_over_for_longer_until_it_works():
+    peers = [Peer(slot, f"h:{slot}", "", "h", True) for slot in range(3)]
+    routes = Routes(peers, salt="")
+    routes.learn(leader=1, version=1)
+    now = 0.0
+    for skip_s in (SKIP_S_MIN, 2 * SKIP_S_MIN, 4 * SKIP_S_MIN, SKIP_S_MAX, SKIP_S_MAX):
+        routes.failed(peers[1], now)
+        routes.failed(peers[1], now + 0.01)  # another thread's request, the same failure
+        routes.learn(leader=1, version=1)  # an agent that has not noticed
+        assert routes.pick(bulk=False, now=now + skip_s - 0.01).slot != 1
+        assert routes.pick(bulk=False, now=now + skip_s).slot == 1
+        now += skip_s
+    routes.worked(peers[1])
+    routes.failed(peers[1], now)
+    assert routes.pick(bulk=False, now=now + SKIP_S_MIN).slot == 1
 
 
 # Names.
@@ -505,6 +522,16 @@ def test_a_forked_child_has_a_session_of_its_own(cluster, client):
     assert len({session for session, _ in cluster.state.answers}) == 2
 
 
+@pytest.fixture
+def nothing_else_to_collect() -> Iterator[None]:
+    """A forked child must not collect gRPC's objects of earlier tests: it would spin."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("nothing_else_to_collect")
 def test_what_a_forked_child_inherits_and_forgets_is_still_the_parents(cluster, client):
     data = content(9 * MIB)
     files = [client.open("/f", "wb")]
