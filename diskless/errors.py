@@ -162,6 +162,12 @@ class LaunchFailed(DisklessError, RuntimeError):
     exit_code = 16
 
 
+class SparkUnusable(DisklessError, RuntimeError):
+    """Java or pyspark is missing or too old, or the jar for Spark cannot be compiled."""
+
+    exit_code = 17
+
+
 class InternalError(DisklessError, RuntimeError):
     """A bug in diskless: the agent's log has the traceback."""
 

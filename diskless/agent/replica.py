@@ -415,9 +415,7 @@ class Router:
                 raise no_quorum from None
             raise Unavailable(f"no leader answered within {self._timeout_s:g} s: {last}") from None
 
-    async def _ask(
-        self, ask: Callable[[int, str], Awaitable[Any]], slot: int, address: str
-    ) -> Any:
+    async def _ask(self, ask: Callable[[int, str], Awaitable[Any]], slot: int, address: str) -> Any:
         """One try. A frozen leader is not waited for once another one is known."""
         if slot == self._replica.slot:
             return await ask(slot, address)

@@ -35,6 +35,8 @@ VERBS = {
     "mv": "Move or rename files and directories.",
     "rm": "Delete files and directories.",
     "mkdir": "Make directories, with their parents.",
+    "jar": "Print the path of the jar for Spark.",
+    "spark-conf": "Print the properties for spark-submit.",
     "chaos": "Kill agents for real, and bring them back.",
 }
 DEBUG_VARIABLE = "DISKLESS_DEBUG"
@@ -73,7 +75,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"diskless.cli.{cmd_name}")
+        module = importlib.import_module(f"diskless.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
 

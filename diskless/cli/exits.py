@@ -17,6 +17,7 @@ NO_CLUSTER = 13
 CLUSTER_EXISTS = 14
 FILES_EXIST = 15
 LAUNCH_FAILED = 16
+SPARK_UNUSABLE = 17
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -38,6 +39,7 @@ MEANING = {
     CLUSTER_EXISTS: "the cluster exists already, with other settings",
     FILES_EXIST: "the cluster holds files",
     LAUNCH_FAILED: "Ray or an agent did not start, or did not end",
+    SPARK_UNUSABLE: "Java or pyspark is missing or too old",
     INTERRUPTED: "interrupted",
     BROKEN_PIPE: "whoever read the output went away",
 }

@@ -28,6 +28,7 @@ from diskless.gateway.frames import (
     RECEIVE_BYTES,
     Header,
     pack_header,
+    pack_within,
     unpack_header,
 )
 from diskless.gateway.messages import Kind, Peer
@@ -102,9 +103,14 @@ class Connection:
     def request(
         self, kind: Kind, meta: Struct, parts: Sequence[Buffer] = (), *, deadline: float
     ) -> Reply:
-        """One request and its reply, when nothing else is under way."""
+        """One request and its reply, when nothing else is under way.
+
+        The agent knows the deadline: one that is well and only cannot answer yet says so
+        in time, and is not taken for dead.
+        """
         assert not self._expected
-        self.send(kind, meta, parts, deadline=deadline)
+        within_s = deadline - time.monotonic()
+        self.send(kind, meta, parts, deadline=deadline, within=pack_within(within_s))
         return self.receive(deadline=deadline)
 
     def send(
@@ -115,6 +121,7 @@ class Connection:
         *,
         deadline: float,
         into: memoryview | None = None,
+        within: int = 0,
     ) -> int:
         """Sends a request and gives its number. The reply's payload must fill `into`.
 
@@ -130,6 +137,7 @@ class Connection:
         header = pack_header(
             kind,
             self._number,
+            leader=within,
             meta_bytes=len(data),
             payload_bytes=sum([len(part) for part in parts]),
         )

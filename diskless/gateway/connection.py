@@ -26,6 +26,7 @@ from diskless.gateway.frames import (
     HELLO_BYTES_MAX,
     META_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
+    WITHIN_UNIT_S,
     Frame,
     FrameParser,
     pack_header,
@@ -62,8 +63,8 @@ class Request:
     """A decoded request and what it holds while it is worked on."""
 
     __slots__ = (
-        "body_bytes", "connection", "expired", "kind", "meta", "number", "payload",
-        "reply_bytes", "started_at", "task",
+        "body_bytes", "connection", "deadline", "expired", "kind", "meta", "number",
+        "payload", "reply_bytes", "task", "within_s",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", frame: Frame) -> None:
@@ -80,7 +81,9 @@ class Request:
         self.payload = frame.payload
         self.body_bytes = header.meta_bytes + header.payload_bytes
         self.reply_bytes = _expected_reply_bytes(self.meta)
-        self.started_at = 0.0
+        self.within_s = header.leader * WITHIN_UNIT_S
+        """The client's patience; 0 if it did not tell."""
+        self.deadline = 0.0
         self.expired = False
         self.task: asyncio.Task[None] | None = None
 

@@ -28,10 +28,15 @@ larger one is received straight into memory of its own."""
 _HEADER = struct.Struct(">HBBHHQII")
 HEADER_BYTES = _HEADER.size
 
+WITHIN_UNIT_S = 0.01
+"""Of the time within which a request wants its answer, where replies name the leader."""
+WITHIN_MAX = 0xFFFF
+
 
 class Header(NamedTuple):
     kind: int
     leader: int
+    """In a request: `within`."""
     roster: int
     request: int
     meta_bytes: int
@@ -55,6 +60,11 @@ def pack_header(
 ) -> bytes:
     """The 24 bytes before a meta and a payload of these sizes."""
     return _HEADER.pack(MAGIC, VERSION, kind, leader, roster, request, meta_bytes, payload_bytes)
+
+
+def pack_within(seconds: float) -> int:
+    """A request's `within`; 0 leaves the time to the agent."""
+    return min(max(int(seconds / WITHIN_UNIT_S), 1), WITHIN_MAX)
 
 
 def unpack_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> Header:

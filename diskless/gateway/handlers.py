@@ -21,6 +21,7 @@ from diskless.errors import (
     BadRequest,
     CapacityExceeded,
     CorruptData,
+    DisklessError,
     TooFewAgents,
     Unavailable,
 )
@@ -83,6 +84,9 @@ class ClientDoor:
 
     def leader(self) -> int | None:
         return self._roster.leader
+
+    def hindrance(self) -> DisklessError | None:
+        return self._replica.cut_off()
 
     def roster_version(self) -> int:
         return max(self._roster.version, 0)
@@ -188,26 +192,27 @@ class ClientDoor:
         if self._replica.leads:
             opened = self._replica.answer(q.Open(meta.path))
             if opened.record.inline is not None or meta.prefetch <= 0:
-                return self._opened(meta.path, opened), (opened.record.inline or b"",)
+                return self._opened(meta, opened), (opened.record.inline or b"",)
             return self._prefetch(meta, opened)
         return self._open_afar(meta)
 
     async def _open_afar(self, meta: m.Open) -> Answer:
         opened = await self._namespace.query(q.Open(meta.path))
         if opened.record.inline is not None:
-            return self._opened(meta.path, opened), (opened.record.inline,)
+            return self._opened(meta, opened), (opened.record.inline,)
         return await self._prefetch(meta, opened)
 
     async def _prefetch(self, meta: m.Open, opened: q.OpenedFile) -> Answer:
-        answer = self._opened(meta.path, opened)
+        answer = self._opened(meta, opened)
         wanted = min(meta.prefetch, opened.record.size, PAYLOAD_BYTES_MAX)
         parts = await self._reader.read(cut(opened.record.extents, 0, wanted))
         return answer, parts
 
-    def _opened(self, path: str, opened: q.OpenedFile) -> m.Opened:
+    def _opened(self, meta: m.Open, opened: q.OpenedFile) -> m.Opened:
         self._reader.learn(opened.stripes)
         record = opened.record
-        return m.Opened(_file_status(path, record), list(record.extents))
+        places = _places(opened) if meta.places else []
+        return m.Opened(_file_status(meta.path, record), list(record.extents), places)
 
     async def _read(self, meta: m.Read, _: Payload) -> Answer:
         if any(extent.offset < 0 or extent.length <= 0 for extent in meta.extents):
@@ -309,6 +314,14 @@ def _trusted(files: Sequence[m.NewFile], upload: Upload) -> list[PendingFile]:
 def _check_claim(file: m.NewFile, checksum: int) -> None:
     if file.checksum and file.checksum != f"{checksum:016x}":
         raise CorruptData(f"{file.path} was damaged on its way here: send it again")
+
+
+def _places(opened: q.OpenedFile) -> list[list[int]]:
+    holders = {
+        stripe.id: [place.slot for place in stripe.places[: stripe.data_shards]]
+        for stripe in opened.stripes
+    }
+    return [holders[extent.stripe] for extent in opened.record.extents]
 
 
 def _file_status(path: str, record: FileRecord) -> m.Status:

@@ -131,11 +131,15 @@ class Committed(Struct):
 class Open(Struct):
     path: str
     prefetch: int = 0
+    places: bool = False
+    """Whether to tell where the bytes are too, for who chooses a host to read them on."""
 
 
-class Opened(Struct):
+class Opened(Struct, omit_defaults=True):
     file: Status
     extents: list[Extent]
+    places: list[list[int]] = []
+    """For each extent the slots that hold its stripe's data shards, if asked for."""
 
 
 class Read(Struct):

@@ -39,8 +39,10 @@ CONNECTIONS_MAX = 1024
 HELLO_TIMEOUT_S = 5.0
 FRAME_TIMEOUT_S = 30.0
 """Silence in the middle of a frame after which its connection is closed."""
-SWEEP_INTERVAL_S = 0.5
+SWEEP_INTERVAL_S = 0.1
 """How late a deadline may be noticed; less where the deadlines themselves are short."""
+WITHIN_PART = 0.8
+"""Of a client's patience: a refusal must reach it before it takes the agent for dead."""
 STOP_TIMEOUT_S = 2.0
 BACKLOG = 256
 
@@ -73,9 +75,13 @@ class Backend(Protocol):
         An answer that is ready need not be awaited, which saves the cost of a task.
         Requests of one connection are started in the order in which they came. The
         payload belongs to the handler. Raises DisklessError for a refusal; anything
-        else is a bug. It is cancelled when it takes longer than `request_timeout_s`
-        and when the gateway stops, but not when its client goes away.
+        else is a bug. It is cancelled when it takes longer than `request_timeout_s` or
+        its client's patience, and when the gateway stops, but not when its client goes
+        away.
         """
+
+    def hindrance(self) -> DisklessError | None:
+        """What keeps this agent from answering for now, if that is known."""
 
     def disconnected(self, connection: ConnectionId) -> None:
         """That client is gone; requests of it may still be running."""
@@ -119,7 +125,7 @@ class Gateway:
             SWEEP_INTERVAL_S, tuning.request_timeout_s / 4, hello_timeout_s / 4, frame_timeout_s / 4
         )
         self._connections: set[Connection] = set()
-        self._requests: dict[Request, None] = {}  # In the order in which they were started.
+        self._requests: set[Request] = set()
         self._servers: list[asyncio.Server] = []
         self._inode = 0
         self._stopping = False
@@ -241,8 +247,9 @@ class Gateway:
 
     def _begin(self, request: Request, pending: Awaitable[Answer]) -> None:
         loop = asyncio.get_running_loop()
-        request.started_at = loop.time()
-        self._requests[request] = None
+        patience_s = request.within_s * WITHIN_PART or self._request_timeout_s
+        request.deadline = loop.time() + min(patience_s, self._request_timeout_s)
+        self._requests.add(request)
         request.connection.begun(request)
         request.task = loop.create_task(self._finish(request, pending))
 
@@ -256,16 +263,17 @@ class Gateway:
         except Exception as error:  # noqa: BLE001 - the edge: whatever a handler raises
             connection.refuse(request.number, _refusal(request, error))
         finally:
-            del self._requests[request]
+            self._requests.discard(request)
             self.budget.release(request.body_bytes)
             connection.ended(request)
 
     def _interruption(self, request: Request) -> DisklessError:
-        if request.expired:
-            return DeadlineExceeded(
-                f"{request.kind.name.lower()}: the agent gave up after {self._request_timeout_s} s"
-            )
-        return Unavailable("the agent is stopping")
+        if not request.expired:
+            return Unavailable("the agent is stopping")
+        what = request.kind.name.lower()
+        if request.within_s:
+            return self._backend.hindrance() or Unavailable(f"{what}: no answer yet, ask again")
+        return DeadlineExceeded(f"{what}: the agent gave up after {self._request_timeout_s} s")
 
     # Deadlines.
 
@@ -273,9 +281,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         now = loop.time()
         for request in self._requests:
-            if now - request.started_at < self._request_timeout_s:
-                break
-            if not request.expired and request.task is not None:
+            if now >= request.deadline and not request.expired and request.task is not None:
                 request.expired = True
                 request.task.cancel()
         for connection in list(self._connections):

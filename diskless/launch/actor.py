@@ -181,16 +181,22 @@ class AgentActor:
 
     async def _rejoin(self, node: "Node") -> None:
         """Recovers; until that is done, looks again and again where the voters are."""
-        node.roster.meet(await self._find_voters())
+        await self._find_voters(node)
         await node.recover()
         while not node.member.joined.is_set():
             await asyncio.sleep(SEED_PAUSE_S)
-            node.roster.meet(await self._find_voters())
+            await self._find_voters(node)
 
-    async def _find_voters(self) -> dict[int, str]:
+    async def _find_voters(self, node: "Node") -> None:
         others = [slot for slot in range(self._args.settings.voters) if slot != self._args.slot]
-        found = await asyncio.gather(*(asyncio.to_thread(self._ask, slot) for slot in others))
-        return {slot: address for slot, address in zip(others, found, strict=True) if address}
+        await asyncio.gather(*(self._find(node, slot) for slot in others))
+
+    async def _find(self, node: "Node", slot: int) -> None:
+        """Takes Ray's word for where a voter is, unless the voter itself has spoken since."""
+        before = node.roster.address_of(slot)
+        address = await asyncio.to_thread(self._ask, slot)
+        if address and node.roster.address_of(slot) == before:
+            node.roster.meet({slot: address})
 
     def _ask(self, slot: int) -> str:
         try:

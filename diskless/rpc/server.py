@@ -128,8 +128,9 @@ class AgentServer:
         given = dict(context.invocation_metadata() or ())
         try:
             sender, address = int(given[FROM_KEY]), str(given[ADDRESS_KEY])
-            self._voter.meet(sender, address)
             async for data in requests:
+                # Each time: whatever was heard of it elsewhere, it lives there now.
+                self._voter.meet(sender, address)
                 for message, _ in VOTER_BATCH.split(data):
                     self._voter.receive(sender, message)
         except (KeyError, ValueError) as error:  # BadFrame is a ValueError

@@ -95,9 +95,18 @@ class RawClient:
         if secret is not None:
             self.send(Kind.HELLO, m.Hello(secret))
 
-    def send(self, kind: int, meta: Struct | bytes, payload: bytes = b"", request: int = 1) -> None:
+    def send(
+        self,
+        kind: int,
+        meta: Struct | bytes,
+        payload: bytes = b"",
+        request: int = 1,
+        within: int = 0,
+    ) -> None:
         data = meta if isinstance(meta, bytes) else m.encode(meta)
-        header = pack_header(kind, request, meta_bytes=len(data), payload_bytes=len(payload))
+        header = pack_header(
+            kind, request, leader=within, meta_bytes=len(data), payload_bytes=len(payload)
+        )
         self.socket.sendall(header + data + payload)
 
     def receive(self) -> tuple[Header, bytes, bytes]:
@@ -201,6 +210,9 @@ class FakeAgent:
 
     def leader(self) -> int | None:
         return self.state.leader
+
+    def hindrance(self) -> DisklessError | None:
+        return None
 
     def roster_version(self) -> int:
         return self.state.roster_version

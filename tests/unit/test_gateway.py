@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diskless.config import KIB, MIB, Tuning
-from diskless.errors import LaunchFailed, NotFound, NotLeader
+from diskless.errors import DisklessError, LaunchFailed, NoQuorum, NotFound, NotLeader
 from diskless.gateway import messages as m
 from diskless.gateway.connection import REPLY_BYTES_MAX, REQUESTS_MAX, WRITE_BYTES_HIGH
 from diskless.gateway.frames import (
@@ -25,6 +25,7 @@ from diskless.gateway.frames import (
     NO_LEADER,
     PAYLOAD_BYTES_MAX,
     pack_header,
+    pack_within,
 )
 from diskless.gateway.messages import Kind
 from diskless.gateway.server import Answer
@@ -44,9 +45,13 @@ class Backend:
         self.order: list[int] = []
         self.gone: list[int] = []
         self.open_gate = asyncio.Event()
+        self.hindered_by: DisklessError | None = None
 
     def leader(self) -> int | None:
         return self.leading
+
+    def hindrance(self) -> DisklessError | None:
+        return self.hindered_by
 
     def roster_version(self) -> int:
         return self.version
@@ -389,6 +394,19 @@ def test_a_handler_that_hangs_is_answered_with_deadline_exceeded(idle):
     client.send(Kind.STAT, m.Stat("/wait"))
     assert client.refusal().reason == "DeadlineExceeded"
     assert idle.still_serves()
+
+
+@pytest.mark.parametrize("hindered_by", [None, NoQuorum("two voters are gone")])
+def test_an_impatient_client_hears_in_time_that_there_is_no_answer_yet(harness, hindered_by):
+    harness.backend.hindered_by = hindered_by
+    client = harness.client()
+    client.send(Kind.STAT, m.Stat("/wait"), within=pack_within(0.3))
+    client.send(Kind.STAT, m.Stat("/wait"), request=2)
+    refusal = client.refusal()
+    assert refusal.reason == ("NoQuorum" if hindered_by else "Unavailable")
+    assert refusal.retryable
+    harness.open_gate()
+    assert client.receive()[0].request == 2  # the patient one
 
 
 def test_a_disconnected_client_is_reported_once_and_its_requests_end(harness):

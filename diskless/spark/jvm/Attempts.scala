@@ -1,0 +1,99 @@
+package io.diskless.spark
+
+import java.util.concurrent.{
+  CompletableFuture, ExecutionException, Semaphore, ThreadLocalRandom, TimeoutException, TimeUnit}
+import java.util.concurrent.locks.Lock
+
+/** A moment by which to be done. Every wait of a task thread goes through one.
+  *
+  * An interrupted wait throws InterruptedIOException and nothing else.
+  */
+private[spark] final class Deadline(what: String, val nanos: Long) {
+  def left: Long = math.max(nanos - System.nanoTime(), 0L)
+
+  def sooner(limitNanos: Long): Deadline =
+    new Deadline(what, math.min(nanos, System.nanoTime() + limitNanos))
+
+  def acquire(permits: Semaphore): Boolean =
+    interruptibly(permits.tryAcquire(left, TimeUnit.NANOSECONDS))
+
+  def acquire(lock: Lock): Boolean = interruptibly(lock.tryLock(left, TimeUnit.NANOSECONDS))
+
+  def pause(nanos: Long): Unit = interruptibly(TimeUnit.NANOSECONDS.sleep(nanos))
+
+  /** None if it is not there in time. Throws what the future failed with. */
+  def await[T](future: CompletableFuture[T]): Option[T] =
+    try Some(interruptibly(future.get(left, TimeUnit.NANOSECONDS)))
+    catch {
+      case _: TimeoutException => None
+      case error: ExecutionException => throw Deadline.unwrap(error)
+    }
+
+  private def interruptibly[T](wait: => T): T =
+    try wait
+    catch { case error: InterruptedException => throw Errors.interrupted(what, error) }
+}
+
+private[spark] object Deadline {
+  /** The same error, thrown where it was waited for, so that its trace tells who asked. */
+  private def unwrap(error: ExecutionException): Throwable = error.getCause match {
+    case refusal: DisklessException =>
+      new DisklessException(refusal.reason, refusal.getMessage, refusal.retryable, refusal)
+    case other => other
+  }
+}
+
+/** How long and how often an operation is tried: one deadline, small growing pauses.
+  *
+  * An attempt gets only a part of the time, so that one silent agent cannot use it all up.
+  * Progress starts the clock again: for a stream the deadline bounds silence, not length.
+  */
+private[spark] final class Attempts(val what: String, timeoutNanos: Long) {
+  import Attempts._
+
+  private var began = System.nanoTime()
+  private var failures = 0
+  private var noQuorum: Option[DisklessException] = None
+
+  /** Of the current attempt. */
+  def deadline: Deadline = overall.sooner(timeoutNanos / AttemptsMin)
+
+  def overall: Deadline = new Deadline(what, began + timeoutNanos)
+
+  def progressed(): Unit = {
+    began = System.nanoTime()
+    failures = 0
+    noQuorum = None
+  }
+
+  /** Pauses before the next attempt; throws DeadlineExceeded if there is no time for it. */
+  def failed(error: DisklessException): Unit = {
+    val pause = pauseNanos()
+    failures += 1
+    if (error.reason == Errors.NoQuorum) noQuorum = Some(error)
+    val telling = noQuorum.getOrElse(error) // It explains what the others only show.
+    if (overall.left <= pause) {
+      val seconds = (System.nanoTime() - began) / 1e9
+      throw new DisklessException(Errors.DeadlineExceeded,
+        f"$what: gave up after $seconds%.1f s, $failures attempts; " +
+          s"last error: ${telling.reason}: ${telling.getMessage}",
+        retryable = false, telling)
+    }
+    if (pause > 0) overall.pause(pause)
+  }
+
+  /** The first failure costs no pause: another agent is most likely well. */
+  private def pauseNanos(): Long =
+    if (failures == 0) 0L
+    else {
+      val longest = math.min(PauseNanosMin << math.min(failures - 1, 30), PauseNanosMax)
+      (longest * ThreadLocalRandom.current().nextDouble(0.5, 1.0)).toLong
+    }
+}
+
+private[spark] object Attempts {
+  /** Attempts that fit in the time even if all agents are silent. */
+  private val AttemptsMin = 6
+  private val PauseNanosMin = 10L * 1000 * 1000
+  private val PauseNanosMax = 250L * 1000 * 1000
+}

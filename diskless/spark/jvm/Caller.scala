@@ -1,0 +1,195 @@
+package io.diskless.spark
+
+import java.lang.management.ManagementFactory
+import java.nio.ByteBuffer
+import java.util.UUID
+import java.util.concurrent.{ConcurrentHashMap, TimeUnit}
+import java.util.concurrent.atomic.AtomicBoolean
+
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+/** Requests to one cluster that survive its agents: connections, retries, failover, tickets.
+  *
+  * There is one for each cluster in a JVM, and all threads share it. To each agent it keeps
+  * one connection for small requests and one for bulk, so that the small never wait behind
+  * megabytes. A mutation keeps its numbers over all its attempts, so that it happens once; it
+  * gets new ones only if it was never sent under the old ones.
+  */
+private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
+  import Caller._
+
+  private val routes = new Routes(descriptor.gateways, salt = UUID.randomUUID().toString)
+  private val doors = new ConcurrentHashMap[String, Door]
+  private val sessions = new Sessions(attempts =>
+    call(Kind.Session, Messages.meta(), Nil, attempts, bulk = false).json.path("session").asLong)
+  private val refreshing = new AtomicBoolean
+  @volatile private var cluster = descriptor.cluster
+
+  def hosts: Map[Int, String] = routes.hosts
+
+  def attempts(what: String): Attempts = new Attempts(what, timeoutNanos)
+
+  /** The reply to a request that is safe to repeat.
+    *
+    * Throws the refusal if it is final, DeadlineExceeded if no attempt succeeded.
+    */
+  def call(kind: Int, meta: ObjectNode, what: String): Reply =
+    call(kind, meta, Nil, attempts(what), bulk = false)
+
+  /** As `call`, for a mutation: it happens once, however often it is sent. */
+  def mutate(
+      kind: Int, meta: ObjectNode, what: String, payload: Seq[ByteBuffer] = Nil,
+      bulk: Boolean = false): Reply = {
+    val tries = attempts(what)
+    val ticket = sessions.ticket(tries)
+    try {
+      while (true) {
+        ticket.stamp(meta)
+        try {
+          val connection = take(bulk, tries.deadline)
+          ticket.sent += 1
+          return exchange(connection, request(kind, meta, payload), tries.deadline)
+        } catch { case error: DisklessException => reconsider(error, ticket, tries) }
+      }
+      throw new AssertionError("unreachable")
+    } finally sessions.done(ticket)
+  }
+
+  def ticket(tries: Attempts): Ticket = sessions.ticket(tries)
+
+  def done(ticket: Ticket): Unit = sessions.done(ticket)
+
+  /** Returns, after a pause, if a refused or lost mutation may be sent again; else throws. */
+  def reconsider(error: DisklessException, ticket: Ticket, tries: Attempts): Unit = {
+    if (error.reason == Errors.SessionExpired && ticket.sent == 1) {
+      // Refused at its first and only sending, so it surely has not happened. `sent` goes on
+      // counting: a second time is thrown.
+      sessions.renew(ticket, tries)
+    } else if (!error.retryable) throw error
+    tries.failed(error)
+  }
+
+  /** The reply to a request that was sent. Throws the refusal, or Unavailable. */
+  def await(connection: Connection, request: Request, deadline: Deadline): Reply = {
+    val began = System.nanoTime()
+    val outcome = try deadline.await(request.reply)
+    finally if (request.reply.isDone && connection.usable) heard(connection)
+    outcome.getOrElse(throw silent(connection, began))
+  }
+
+  /** A greeted connection. Throws Unavailable, Unauthorized or NoCluster. */
+  def take(bulk: Boolean, deadline: Deadline): Connection = {
+    if (routes.allFailed) rereadDescriptor()
+    val peer = routes.pick(bulk)
+    val door = doors.compute(s"${peer.address} $bulk",
+      (_, known) => if (known != null && known.usable) known else knock(peer))
+    try {
+      deadline.sooner(ConnectNanos).await(door.greeted) match {
+        case Some(connection) =>
+          if (routes.isOutdated) refresh(connection)
+          connection
+        case None =>
+          door.close("did not greet in time")
+          throw Errors.unavailable(s"$peer did not greet in time")
+      }
+    } catch {
+      case error: DisklessException =>
+        routes.failed(peer)
+        // Once our secret was good, it is a stranger that listens where this agent was.
+        if (error.reason == Errors.Unauthorized && routes.hasRoster) {
+          throw Errors.unavailable(error.getMessage, error)
+        }
+        throw error
+    }
+  }
+
+  private def call(
+      kind: Int, meta: ObjectNode, payload: Seq[ByteBuffer], tries: Attempts,
+      bulk: Boolean): Reply = {
+    while (true) {
+      try {
+        val connection = take(bulk, tries.deadline)
+        return exchange(connection, request(kind, meta, payload), tries.deadline)
+      } catch {
+        case error: DisklessException if error.retryable => tries.failed(error)
+      }
+    }
+    throw new AssertionError("unreachable")
+  }
+
+  private def exchange(connection: Connection, request: Request, deadline: Deadline): Reply = {
+    connection.send(request, deadline)
+    await(connection, request, deadline)
+  }
+
+  private def heard(connection: Connection): Unit = {
+    routes.worked(connection.peer)
+    routes.learn(connection.leader, connection.roster)
+  }
+
+  /** A connection on which nothing came is dead; on a live one only this request is late. */
+  private def silent(connection: Connection, since: Long): DisklessException = {
+    routes.failed(connection.peer)
+    if (connection.heardAt - since < 0) connection.close("did not answer in time")
+    Errors.unavailable(s"${connection.peer} did not answer in time")
+  }
+
+  private def knock(peer: Peer): Door = new Door(
+    peer, cluster, descriptor.secret, Label, routes.failed,
+    (connection, welcome) => {
+      if (cluster.isEmpty || !routes.hasRoster) {
+        cluster = welcome.cluster
+        routes.replace(welcome.agents, connection.roster)
+      }
+      routes.learn(connection.leader, connection.roster)
+    })
+
+  /** Asks for the roster, once at a time; nobody waits for it. */
+  private def refresh(connection: Connection): Unit =
+    if (refreshing.compareAndSet(false, true)) {
+      val request = Caller.request(Kind.Roster, Messages.meta(), Nil)
+      request.reply.whenComplete { (reply, _) =>
+        if (reply != null) {
+          routes.replace(Messages.peers(reply.json.path("agents")), connection.roster)
+          forgetDeparted()
+        }
+        refreshing.set(false)
+      }
+      connection.send(request, new Deadline("roster", System.nanoTime() + ConnectNanos))
+    }
+
+  private def forgetDeparted(): Unit = {
+    val known = routes.peers.map(_.address).toSet
+    doors.values.removeIf { door =>
+      val departed = !known(door.peer.address)
+      if (departed) door.close("is no agent's address any more")
+      departed
+    }
+  }
+
+  /** Every agent we know of failed: perhaps all have been started anew elsewhere. */
+  private def rereadDescriptor(): Unit = descriptor.reread().foreach { found =>
+    if (found.cluster == cluster) routes.add(found.gateways)
+    else if (found.cluster.nonEmpty && cluster.nonEmpty) {
+      throw new DisklessException(Errors.NoCluster,
+        s"cluster ${descriptor.name} was replaced: $cluster does not answer, the name means " +
+          s"${found.cluster} now; restart Spark to use that one", retryable = false)
+    }
+  }
+}
+
+private[spark] object Caller {
+  /** An agent that does not greet within this is passed over for another. */
+  private val ConnectNanos = TimeUnit.SECONDS.toNanos(3)
+  /** For the agents' logs: host and process. */
+  private val Label = "spark " + ManagementFactory.getRuntimeMXBean.getName
+
+  def request(kind: Int, meta: ObjectNode, payload: Seq[ByteBuffer]): Request = {
+    val encoded = Messages.encode(meta)
+    if (encoded.length > Frames.MetaBytesMax) {
+      throw new DisklessException("BadFrame",
+        s"${encoded.length} bytes of meta, at most ${Frames.MetaBytesMax} fit", retryable = false)
+    }
+    new Request(kind, encoded, payload)
+  }
+}

@@ -1,0 +1,230 @@
+package io.diskless.spark
+
+import java.io.IOException
+import java.net.{InetSocketAddress, SocketAddress, StandardSocketOptions}
+import java.nio.ByteBuffer
+import java.nio.channels.{SelectionKey, SocketChannel}
+import java.util.ArrayDeque
+import java.util.concurrent.{CompletableFuture, Semaphore}
+
+import scala.collection.mutable
+import scala.util.control.NonFatal
+
+/** A reply that says yes. Its bytes belong to whoever asked. */
+private[spark] final class Reply(val meta: Array[Byte], val payload: Array[Byte]) {
+  lazy val json = Messages.decode(meta)
+}
+
+/** A request that was handed over and is answered, refused or failed in time or never.
+  *
+  * Who gives up waiting just forgets it: the reply, if it comes, is dropped.
+  */
+private[spark] final class Request(
+    val kind: Int, val meta: Array[Byte], val payload: Seq[ByteBuffer]) {
+  val reply = new CompletableFuture[Reply]
+}
+
+/** One stream of frames to one gateway, with many requests under way.
+  *
+  * Everything but `send`, `close` and the fields that others read happens on the I/O thread.
+  * It never retries: when anything about the stream is wrong it closes itself, and all that
+  * was under way, and all that comes later, fails with Unavailable. A request's payload is
+  * sent from where it is and must not change until it is answered.
+  */
+private[spark] final class Connection(
+    io: IoThread, val peer: Peer, where: SocketAddress, onLost: Connection => Unit)
+    extends IoThread.Handler {
+  import Connection._
+
+  @volatile var leader: Int = Frames.NoLeader
+  @volatile var roster: Int = 0
+  /** When the last byte came, as System.nanoTime. */
+  @volatile var heardAt: Long = System.nanoTime()
+  @volatile private var lost: DisklessException = _
+
+  private val permits = new Semaphore(RequestsMax)
+  private var channel: SocketChannel = _
+  private var key: SelectionKey = _
+  private var number = 0L
+  private val underWay = mutable.LongMap.empty[Request]
+  private val outgoing = new ArrayDeque[ByteBuffer]
+  private val received = ByteBuffer.allocate(ReceiveBytes).flip()
+  private var incoming: Incoming = _
+
+  io.execute(() => connect())
+
+  def usable: Boolean = lost == null
+
+  /** Hands a request over; waits, at most until `deadline`, only while too many are under way. */
+  def send(request: Request, deadline: Deadline): Unit = {
+    if (!deadline.acquire(permits)) {
+      throw Errors.unavailable(s"$peer has $RequestsMax requests under way and answers none")
+    }
+    handOver(request)
+  }
+
+  /** Hands over a request whose answer nobody waits for, if that is possible at once. */
+  def post(request: Request): Unit = if (permits.tryAcquire()) handOver(request)
+
+  private def handOver(request: Request): Unit = {
+    request.reply.whenComplete((_, _) => permits.release())
+    io.execute(() => transmit(request))
+  }
+
+  def close(why: String): Unit = io.execute(() => break(why))
+
+  // On the I/O thread.
+
+  private def connect(): Unit = guarded {
+    channel = where match {
+      case address: InetSocketAddress if address.isUnresolved =>
+        throw new IOException("unknown host")
+      case _: InetSocketAddress =>
+        val opened = SocketChannel.open()
+        opened.setOption[java.lang.Boolean](StandardSocketOptions.TCP_NODELAY, true)
+        opened.setOption[java.lang.Boolean](StandardSocketOptions.SO_KEEPALIVE, true)
+        opened
+      case _ => SocketChannel.open(java.net.StandardProtocolFamily.UNIX)
+    }
+    channel.configureBlocking(false)
+    val connected = channel.connect(where)
+    val interest = if (connected) SelectionKey.OP_READ else SelectionKey.OP_CONNECT
+    key = channel.register(io.selector, interest, this)
+    if (connected) flush()
+  }
+
+  override def ready(key: SelectionKey): Unit = guarded {
+    if (key.isValid && key.isConnectable && channel.finishConnect()) {
+      key.interestOps(SelectionKey.OP_READ)
+      flush()
+    }
+    if (key.isValid && key.isReadable) receive()
+    if (key.isValid && key.isWritable) flush()
+  }
+
+  private def transmit(request: Request): Unit =
+    if (lost != null) request.reply.completeExceptionally(lost)
+    else if (!request.reply.isDone) guarded {
+      number += 1
+      val payloadBytes = request.payload.map(_.remaining).sum
+      underWay.update(number, request)
+      outgoing.add(Frames.pack(request.kind, number, request.meta, payloadBytes))
+      request.payload.foreach(part => outgoing.add(part.duplicate()))
+      if (channel.isConnected) flush()
+    }
+
+  private def flush(): Unit = {
+    var blocked = false
+    while (!blocked && !outgoing.isEmpty) {
+      val parts = new Array[ByteBuffer](math.min(outgoing.size, GatherMax))
+      val waiting = outgoing.iterator
+      parts.indices.foreach(n => parts(n) = waiting.next())
+      channel.write(parts)
+      while (!outgoing.isEmpty && !outgoing.peek.hasRemaining) outgoing.poll()
+      blocked = parts.exists(_.hasRemaining)
+    }
+    val interest = SelectionKey.OP_READ | (if (blocked) SelectionKey.OP_WRITE else 0)
+    if (key.interestOps != interest) key.interestOps(interest)
+  }
+
+  /** Takes what has come, but not for so long that other connections starve. */
+  private def receive(): Unit = {
+    var turn = 0
+    var more = true
+    while (more && turn < ReadsPerTurn) {
+      val count = if (incoming != null && !incoming.complete) {
+        channel.read(incoming.rest)
+      } else {
+        received.compact()
+        val read = channel.read(received)
+        received.flip()
+        read
+      }
+      if (count < 0) throw new IOException("closed the connection")
+      more = count > 0
+      if (more) heardAt = System.nanoTime()
+      parse()
+      turn += 1
+    }
+  }
+
+  private def parse(): Unit = {
+    while (true) {
+      if (incoming == null) {
+        if (received.remaining < Frames.HeaderBytes) return
+        Frames.unpack(received) match {
+          case Left(wrong) => throw new IOException(s"garbled reply: $wrong")
+          case Right(header) => incoming = new Incoming(header)
+        }
+      }
+      incoming.take(received)
+      if (!incoming.complete) return
+      val whole = incoming
+      incoming = null
+      deliver(whole)
+    }
+  }
+
+  private def deliver(frame: Incoming): Unit = {
+    leader = frame.header.leader
+    roster = frame.header.roster
+    underWay.remove(frame.header.request) match {
+      case Some(request) if frame.header.kind == Kind.Done =>
+        request.reply.complete(new Reply(frame.meta, frame.payload))
+      case Some(request) if frame.header.kind == Kind.Refused =>
+        request.reply.completeExceptionally(refusal(frame))
+      case _ if frame.header.kind == Kind.Refused =>
+        // A gateway that refuses the connection itself has no request to name.
+        throw new IOException(s"refused the connection: ${refusal(frame).getMessage}")
+      case _ => throw new IOException(s"sent kind ${frame.header.kind}, never asked for")
+    }
+  }
+
+  private def refusal(frame: Incoming): DisklessException =
+    Messages.refusal(Messages.decode(frame.meta))
+
+  private def guarded(work: => Unit): Unit =
+    try work
+    catch { case NonFatal(error) => break(describe(error), error) }
+
+  private def break(why: String, cause: Throwable = null): Unit = if (lost == null) {
+    lost = Errors.unavailable(s"$peer: $why", cause)
+    if (channel != null) {
+      try channel.close()
+      catch { case _: IOException => () } // It is gone either way.
+    }
+    outgoing.clear()
+    val failed = underWay.values.toVector
+    underWay.clear()
+    onLost(this)
+    failed.foreach(_.reply.completeExceptionally(lost))
+  }
+}
+
+private[spark] object Connection {
+  /** The gateway takes as many from one connection before it stops reading. */
+  private val RequestsMax = 256
+  private val ReceiveBytes = 64 << 10
+  private val ReadsPerTurn = 16
+  private val GatherMax = 64
+
+  private def describe(error: Throwable): String =
+    Option(error.getMessage).getOrElse(error.getClass.getSimpleName)
+
+  /** A frame on its way in; large ones are read straight into memory of their own. */
+  private final class Incoming(val header: Frames.Header) {
+    val meta = new Array[Byte](header.metaBytes)
+    val payload = new Array[Byte](header.payloadBytes)
+    private val parts = Array(ByteBuffer.wrap(meta), ByteBuffer.wrap(payload))
+
+    def complete: Boolean = !parts(0).hasRemaining && !parts(1).hasRemaining
+
+    def rest: ByteBuffer = if (parts(0).hasRemaining) parts(0) else parts(1)
+
+    def take(source: ByteBuffer): Unit = for (part <- parts) {
+      val count = math.min(part.remaining, source.remaining)
+      part.put(source.slice(source.position(), count))
+      source.position(source.position() + count)
+    }
+  }
+}

@@ -1,0 +1,149 @@
+package io.diskless.spark
+
+import java.io.IOException
+import java.nio.file.{Files, NoSuchFileException, Path, Paths}
+import java.util.concurrent.{ConcurrentHashMap, TimeUnit}
+
+import scala.jdk.CollectionConverters._
+import scala.util.Using
+
+import com.fasterxml.jackson.core.JsonProcessingException
+import org.apache.hadoop.conf.Configuration
+
+/** How to reach a cluster. `reread` looks again where it was found, if that was a file. */
+private[spark] final class Descriptor(
+    val name: String, val cluster: String, val secret: String, val gateways: Seq[Peer],
+    val reread: () => Option[Descriptor] = () => None)
+
+/** From a Hadoop configuration, a URI's authority and this user's files to a cluster.
+  *
+  * `fs.diskless.gateways` and `fs.diskless.secret` name the default cluster outright, as
+  * executors on other hosts need it; `fs.diskless.descriptor` is the path of its descriptor;
+  * otherwise it is `default` in the directory of this user's descriptors. Another authority
+  * is the name of a cluster with a descriptor there, or HOST:PORT of a gateway.
+  */
+private[spark] object Descriptor {
+  val Scheme = "diskless"
+  private val Gateways = "fs.diskless.gateways"
+  private val Secret = "fs.diskless.secret"
+  private val Cluster = "fs.diskless.cluster"
+  private val ClusterName = "fs.diskless.name"
+  private val File = "fs.diskless.descriptor"
+  private val Timeout = "fs.diskless.timeout"
+  private val TimeoutSecondsDefault = 30L
+  private val DefaultName = "default"
+  private val NamePattern = "[a-z0-9][a-z0-9-]{0,31}".r
+  private val GatewayPattern = """(?:\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):\d{1,5}""".r
+
+  def resolve(authority: String, conf: Configuration): Descriptor =
+    configured(conf) match {
+      case Some(found) if authority.isEmpty || authority == found.name ||
+          found.gateways.exists(_.gateway == authority) => found
+      case _ if authority.isEmpty => load(home.resolve(s"$DefaultName.json"))
+      case _ if NamePattern.matches(authority) => load(home.resolve(s"$authority.json"))
+      case _ if GatewayPattern.matches(authority) => gateway(authority, conf)
+      case _ => throw noCluster(
+        s"$Scheme://$authority/: '$authority' is neither a cluster's name nor HOST:PORT")
+    }
+
+  def timeoutNanos(conf: Configuration): Long = {
+    val nanos = try {
+      TimeUnit.MILLISECONDS.toNanos(conf.getTimeDuration(
+        Timeout, TimeoutSecondsDefault, TimeUnit.SECONDS, TimeUnit.MILLISECONDS))
+    } catch { case _: NumberFormatException => 0L }
+    if (nanos <= 0) {
+      throw new IllegalArgumentException(
+        s"$Timeout is '${conf.get(Timeout)}': write a time such as 30s")
+    }
+    nanos
+  }
+
+  private def configured(conf: Configuration): Option[Descriptor] = {
+    val gateways = conf.getTrimmedStringCollection(Gateways).asScala.toVector
+    if (gateways.nonEmpty) Some(listed(gateways, conf))
+    else Option(conf.getTrimmed(File)).filter(_.nonEmpty).map(file => load(Paths.get(file)))
+  }
+
+  private def listed(gateways: Seq[String], conf: Configuration): Descriptor = {
+    gateways.find(!GatewayPattern.matches(_)).foreach { bad =>
+      throw new IllegalArgumentException(
+        s"$Gateways has '$bad': write HOST:PORT of agents' gateways, separated by commas")
+    }
+    new Descriptor(
+      name = conf.getTrimmed(ClusterName, ""), cluster = conf.getTrimmed(Cluster, ""),
+      secret = secret(conf).getOrElse(throw noCluster(s"$Gateways is set but $Secret is not")),
+      gateways = gateways.map(unknownPeer))
+  }
+
+  private def gateway(address: String, conf: Configuration): Descriptor =
+    secret(conf)
+      .map(given => new Descriptor(address, "", given, Seq(unknownPeer(address))))
+      .orElse(known().find(_.gateways.exists(_.gateway == address)))
+      .getOrElse(throw noCluster(s"the secret for gateway $address is not known here: " +
+        s"set $Secret, or copy the cluster's descriptor to this host"))
+
+  private def secret(conf: Configuration): Option[String] =
+    Option(conf.getTrimmed(Secret)).orElse(Option(System.getenv("DISKLESS_SECRET")))
+      .filter(_.nonEmpty)
+
+  private def unknownPeer(gateway: String): Peer =
+    Peer(Messages.UnknownSlot, gateway, socket = "", host = "", up = true)
+
+  private def home: Path = Option(System.getenv("DISKLESS_HOME")).filter(_.nonEmpty)
+    .map(Paths.get(_)).getOrElse(Paths.get(System.getProperty("user.home"), ".diskless"))
+
+  private def known(): Seq[Descriptor] =
+    if (!Files.isDirectory(home)) Nil
+    else Using.resource(Files.newDirectoryStream(home, "*.json")) { files =>
+      files.asScala.toVector.flatMap(tryLoad)
+    }
+
+  private def tryLoad(file: Path): Option[Descriptor] =
+    try Some(load(file))
+    catch { case _: DisklessException => None } // Somebody else's file.
+
+  private def load(file: Path): Descriptor =
+    try {
+      val node = Messages.decode(Files.readAllBytes(file))
+      val found = new Descriptor(
+        node.path("name").asText, node.path("cluster").asText, node.path("secret").asText,
+        Messages.peers(node.path("gateways")), () => tryLoad(file))
+      if (found.gateways.isEmpty || found.secret.isEmpty) {
+        throw noCluster(s"$file has no gateways or no secret: start the cluster with `diskless up`")
+      }
+      found
+    } catch {
+      case _: NoSuchFileException => throw noCluster(
+        s"no cluster is known here ($file does not exist): start one with `diskless up`, " +
+          s"or set $Gateways and $Secret (`diskless spark-conf` prints them)")
+      case error: JsonProcessingException =>
+        throw noCluster(s"$file is no descriptor: ${error.getOriginalMessage}")
+      case error: DisklessException => throw error
+      case error: IOException => throw noCluster(s"$file cannot be read: ${error.getMessage}")
+    }
+
+  private def noCluster(message: String): DisklessException =
+    new DisklessException(Errors.NoCluster, message, retryable = false)
+}
+
+/** All clusters that this JVM uses, for as long as it lives.
+  *
+  * Hadoop makes an AbstractFileSystem for every FileContext and closes none, so connections
+  * belong to the JVM and not to a file system.
+  */
+private[spark] object Clusters {
+  private val callers = new ConcurrentHashMap[Key, Caller]
+
+  def find(authority: String, conf: Configuration): Caller = {
+    val timeoutNanos = Descriptor.timeoutNanos(conf)
+    val found = Descriptor.resolve(Option(authority).getOrElse(""), conf)
+    // Where a known cluster's agents are now, its caller knows better than a file.
+    val gateways = if (found.cluster.isEmpty) found.gateways else Nil
+    callers.computeIfAbsent(
+      Key(found.name, found.cluster, found.secret, gateways, timeoutNanos),
+      _ => new Caller(found, timeoutNanos))
+  }
+
+  private final case class Key(
+      name: String, cluster: String, secret: String, gateways: Seq[Peer], timeoutNanos: Long)
+}

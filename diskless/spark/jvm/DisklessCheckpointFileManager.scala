@@ -1,0 +1,83 @@
+package io.diskless.spark
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{FileStatus, FileSystem, FSDataInputStream, Path, PathFilter}
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
+
+/** Spark's door to checkpoints: a file is one command at its close, with no temporary name.
+  *
+  * Spark asks one class for all checkpoints of a session, and for the logs of file sinks. So
+  * paths outside of diskless get the manager that Spark would have chosen itself.
+  */
+class DisklessCheckpointFileManager(path: Path, conf: Configuration)
+    extends CheckpointFileManager {
+  private val manager: CheckpointFileManager = {
+    val scheme = Option(path.toUri.getScheme).getOrElse(FileSystem.getDefaultUri(conf).getScheme)
+    if (scheme == Descriptor.Scheme) new AtomicFiles(path, conf)
+    else {
+      val plain = new Configuration(conf)
+      plain.unset(DisklessCheckpointFileManager.Key)
+      CheckpointFileManager.create(path, plain)
+    }
+  }
+
+  override def createAtomic(
+      path: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream =
+    manager.createAtomic(path, overwriteIfPossible)
+
+  override def open(path: Path): FSDataInputStream = manager.open(path)
+
+  override def list(path: Path, filter: PathFilter): Array[FileStatus] =
+    manager.list(path, filter)
+
+  override def mkdirs(path: Path): Unit = manager.mkdirs(path)
+
+  override def exists(path: Path): Boolean = manager.exists(path)
+
+  override def delete(path: Path): Unit = manager.delete(path)
+
+  override def isLocal: Boolean = manager.isLocal
+
+  override def createCheckpointDirectory(): Path = manager.createCheckpointDirectory()
+
+  override def close(): Unit = manager.close()
+}
+
+private[spark] object DisklessCheckpointFileManager {
+  private val Key = "spark.sql.streaming.checkpointFileManagerClass"
+}
+
+/** Checkpoint files in diskless. */
+private[spark] final class AtomicFiles(path: Path, conf: Configuration)
+    extends CheckpointFileManager {
+  private val files = path.getFileSystem(conf).asInstanceOf[DisklessFileSystem]
+
+  /** Throws FileAlreadyExistsException on closing, if it may not replace what is there. */
+  override def createAtomic(
+      path: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream = {
+    val stream = files.createAtomic(path, overwriteIfPossible)
+    new CancellableFSDataOutputStream(stream) {
+      override def cancel(): Unit = stream.abort()
+    }
+  }
+
+  override def open(path: Path): FSDataInputStream = files.open(path)
+
+  override def list(path: Path, filter: PathFilter): Array[FileStatus] =
+    files.listStatus(path, filter)
+
+  override def mkdirs(path: Path): Unit = files.mkdirs(path)
+
+  override def exists(path: Path): Boolean = files.exists(path)
+
+  override def delete(path: Path): Unit = files.delete(path, true)
+
+  override def isLocal: Boolean = false
+
+  override def createCheckpointDirectory(): Path = {
+    val qualified = files.makeQualified(path)
+    files.mkdirs(qualified)
+    qualified
+  }
+}

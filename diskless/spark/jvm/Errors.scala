@@ -1,0 +1,57 @@
+package io.diskless.spark
+
+import java.io.{FileNotFoundException, InterruptedIOException, IOException}
+
+import org.apache.hadoop.fs.{
+  FileAlreadyExistsException, ParentNotDirectoryException, PathIsNotEmptyDirectoryException}
+import org.apache.hadoop.security.AccessControlException
+
+/** An agent's refusal, or that none could be asked. `reason` is a class of diskless.errors. */
+class DisklessException(
+    val reason: String, message: String, val retryable: Boolean, cause: Throwable = null)
+    extends IOException(message, cause)
+
+private[spark] object Errors {
+  val AlreadyExists = "AlreadyExists"
+  val DeadlineExceeded = "DeadlineExceeded"
+  val DirectoryNotEmpty = "DirectoryNotEmpty"
+  val NoCluster = "NoCluster"
+  val NoQuorum = "NoQuorum"
+  val NotFound = "NotFound"
+  val PathIsDirectory = "PathIsDirectory"
+  val PathIsFile = "PathIsFile"
+  val SessionExpired = "SessionExpired"
+  val Unauthorized = "Unauthorized"
+  val Unavailable = "Unavailable"
+  val UploadLost = "UploadLost"
+
+  def unavailable(message: String, cause: Throwable = null): DisklessException =
+    new DisklessException(Unavailable, message, retryable = true, cause)
+
+  /** The interrupt stays visible; Spark takes this class for a clean stop. */
+  def interrupted(what: String, cause: InterruptedException): InterruptedIOException = {
+    Thread.currentThread().interrupt()
+    val error = new InterruptedIOException(s"$what: interrupted")
+    error.initCause(cause)
+    error
+  }
+
+  /** Runs an operation with its refusals as the exceptions that Hadoop's contract names. */
+  def asHadoop[T](operation: => T): T =
+    try operation
+    catch { case error: DisklessException => throw toHadoop(error) }
+
+  private def toHadoop(error: DisklessException): IOException = {
+    val message = error.getMessage
+    val translated = error.reason match {
+      case NotFound => new FileNotFoundException(message)
+      case AlreadyExists | PathIsDirectory => new FileAlreadyExistsException(message)
+      case PathIsFile => new ParentNotDirectoryException(message)
+      case DirectoryNotEmpty => new PathIsNotEmptyDirectoryException(message)
+      case Unauthorized => new AccessControlException(message)
+      case _ => return error
+    }
+    translated.initCause(error)
+    translated
+  }
+}

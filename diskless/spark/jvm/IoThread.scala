@@ -1,0 +1,69 @@
+package io.diskless.spark
+
+import java.nio.channels.{SelectionKey, Selector}
+import java.util.concurrent.ConcurrentLinkedQueue
+import java.util.concurrent.atomic.AtomicBoolean
+
+import org.slf4j.LoggerFactory
+
+/** The one thread of this JVM that touches channels.
+  *
+  * The JDK closes a channel as soon as an interrupted thread uses it, and Spark interrupts
+  * task threads. So they only hand work to this thread and wait for futures: interrupting
+  * one of them disturbs nobody else.
+  */
+private[spark] final class IoThread private () extends Runnable {
+  private val log = LoggerFactory.getLogger(classOf[IoThread])
+  private val work = new ConcurrentLinkedQueue[Runnable]
+  private val woken = new AtomicBoolean
+
+  /** Only for what runs on this thread. */
+  val selector: Selector = Selector.open()
+
+  /** Runs `task` on this thread, soon. Never blocks. */
+  def execute(task: Runnable): Unit = {
+    work.add(task)
+    if (woken.compareAndSet(false, true)) selector.wakeup()
+  }
+
+  override def run(): Unit =
+    while (true) {
+      try turn()
+      catch {
+        // A bug, or no memory: whoever waits has a deadline, and the others must go on.
+        case error: Throwable => log.error("diskless io failed", error)
+      }
+    }
+
+  private def turn(): Unit = {
+    selector.select()
+    woken.set(false)
+    val ready = selector.selectedKeys.iterator
+    while (ready.hasNext) {
+      val key = ready.next()
+      ready.remove()
+      key.attachment.asInstanceOf[IoThread.Handler].ready(key)
+    }
+    var task = work.poll()
+    while (task != null) {
+      task.run()
+      task = work.poll()
+    }
+  }
+}
+
+private[spark] object IoThread {
+  /** What a selection key is attached to. It must not throw. */
+  trait Handler {
+    def ready(key: SelectionKey): Unit
+  }
+
+  lazy val shared: IoThread = {
+    val io = new IoThread
+    val thread = new Thread(io, "diskless-io")
+    thread.setDaemon(true)
+    thread.setContextClassLoader(null) // It outlives whatever application started it.
+    thread.start()
+    io
+  }
+}

@@ -1,0 +1,111 @@
+package io.diskless.spark
+
+import java.nio.file.{Files, Path}
+import java.util.concurrent.TimeUnit.{MILLISECONDS, SECONDS}
+
+import scala.collection.mutable
+import scala.util.hashing.MurmurHash3
+
+/** Which agent to ask: bookkeeping of the roster, the leader and failures.
+  *
+  * Metadata and small files go to the leader, bulk to an agent on this host; different JVMs
+  * prefer different local agents, each always the same one. An agent that failed is passed
+  * over for a while, longer each time until it works. Threads share it.
+  */
+private[spark] final class Routes(first: Seq[Peer], salt: String) {
+  import Routes._
+
+  private var leader = Frames.NoLeader
+  private var preferred = Vector.empty[Peer]
+  private val failures = mutable.Map.empty[String, Failure]
+  private var version = Unknown
+  private var seenVersion = Unknown
+  private var refreshedAt = 0L
+
+  arrange(first)
+
+  def peers: Seq[Peer] = synchronized(preferred)
+
+  /** Whether an agent has told us of the others yet. */
+  def hasRoster: Boolean = synchronized(version != Unknown)
+
+  /** A new roster, with the version of the reply that brought it. */
+  def replace(peers: Seq[Peer], version: Int): Unit = synchronized {
+    if (peers.nonEmpty) {
+      arrange(peers)
+      this.version = version
+      seenVersion = version
+      refreshedAt = System.nanoTime()
+    }
+  }
+
+  /** More addresses to try, beside those of the roster. */
+  def add(peers: Seq[Peer]): Unit = synchronized {
+    val known = preferred.map(_.address).toSet
+    preferred ++= peers.filterNot(peer => known(peer.address)).sortBy(preference)
+  }
+
+  /** What every reply's header tells. */
+  def learn(leader: Int, version: Int): Unit = synchronized {
+    this.leader = leader
+    seenVersion = version
+  }
+
+  /** Whether the roster should be asked for again. Agents may differ for a moment about it. */
+  def isOutdated: Boolean = synchronized {
+    seenVersion != version && System.nanoTime() - refreshedAt >= RefreshNanos
+  }
+
+  /** The best agent that did not fail lately, or the one whose failure is oldest. */
+  def pick(bulk: Boolean): Peer = synchronized {
+    val now = System.nanoTime()
+    val chosen =
+      if (bulk || leader == Frames.NoLeader) None
+      else preferred.find(peer => peer.slot == leader && !failedLately(peer, now))
+    chosen
+      .orElse(preferred.find(peer => !failedLately(peer, now)))
+      .getOrElse(preferred.minBy(peer => failures(peer.address).until - now))
+  }
+
+  /** Whether no agent has worked since it failed, however long ago that was. */
+  def allFailed: Boolean = synchronized {
+    failures.nonEmpty && preferred.forall(peer => failures.contains(peer.address))
+  }
+
+  def failed(peer: Peer): Unit = synchronized {
+    val now = System.nanoTime()
+    if (!failedLately(peer, now)) { // Several requests to it may have been under way.
+      val skip = failures.get(peer.address)
+        .fold(SkipNanosMin)(failure => math.min(2 * failure.skip, SkipNanosMax))
+      failures(peer.address) = Failure(now + skip, skip)
+    }
+    // Not even after that while: whoever leads now is named by the next reply.
+    if (peer.slot == leader) leader = Frames.NoLeader
+  }
+
+  def worked(peer: Peer): Unit = synchronized {
+    if (failures.nonEmpty) failures.remove(peer.address)
+  }
+
+  /** The host of each slot, as the roster has it. */
+  def hosts: Map[Int, String] = synchronized(preferred.map(peer => peer.slot -> peer.host).toMap)
+
+  private def arrange(peers: Seq[Peer]): Unit = preferred = peers.sortBy(preference).toVector
+
+  private def failedLately(peer: Peer, now: Long): Boolean =
+    failures.nonEmpty && failures.get(peer.address).exists(_.until - now > 0)
+
+  private def preference(peer: Peer): (Boolean, Boolean, Int) = {
+    val local = peer.socket.nonEmpty && Files.exists(Path.of(peer.socket))
+    (!peer.up, !local, MurmurHash3.stringHash(s"$salt/${peer.slot}"))
+  }
+}
+
+private[spark] object Routes {
+  private val Unknown = -1
+  private val SkipNanosMin = SECONDS.toNanos(2)
+  private val SkipNanosMax = SECONDS.toNanos(16)
+  private val RefreshNanos = MILLISECONDS.toNanos(200)
+
+  private final case class Failure(until: Long, skip: Long)
+}

@@ -1,0 +1,71 @@
+package io.diskless.spark
+
+import java.util.concurrent.locks.ReentrantLock
+
+import scala.collection.mutable
+
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+/** What makes a mutation happen once: its numbers, and how often it may have been sent. */
+private[spark] final class Ticket(var session: Long, var sequence: Long) {
+  var sent = 0
+
+  def stamp(meta: ObjectNode): Unit = meta.put("session", session).put("sequence", sequence)
+}
+
+/** The numbers of this JVM's mutations.
+  *
+  * Agents remember the answers to a session's last 512 numbers. All threads of a JVM share a
+  * session, so one that retries for long could fall out of that window while the others go
+  * on; before that can happen, new mutations get a new session.
+  */
+private[spark] final class Sessions(open: Attempts => Long) {
+  import Sessions._
+
+  private val opening = new ReentrantLock
+  private var session = 0L
+  private var last = 0L
+  private val pending = mutable.TreeSet.empty[Long]
+
+  def ticket(attempts: Attempts): Ticket = next().getOrElse {
+    if (!attempts.overall.acquire(opening)) {
+      throw Errors.unavailable(s"${attempts.what}: no session could be opened in time")
+    }
+    try next().getOrElse { // Another thread may have opened one meanwhile.
+      begin(open(attempts))
+      next().get
+    } finally opening.unlock()
+  }
+
+  /** The old numbers are no good, and nothing has happened under them: gives it new ones. */
+  def renew(ticket: Ticket, attempts: Attempts): Unit = {
+    synchronized(if (session == ticket.session) session = 0)
+    val fresh = this.ticket(attempts)
+    ticket.session = fresh.session
+    ticket.sequence = fresh.sequence
+  }
+
+  /** Its answer is known, or nobody waits for it any more. */
+  def done(ticket: Ticket): Unit = synchronized {
+    if (session == ticket.session) pending -= ticket.sequence
+  }
+
+  private def next(): Option[Ticket] = synchronized {
+    if (session == 0 || pending.headOption.exists(last - _ >= WindowMax)) None
+    else {
+      last += 1
+      pending += last
+      Some(new Ticket(session, last))
+    }
+  }
+
+  private def begin(number: Long): Unit = synchronized {
+    session = number
+    last = 0
+    pending.clear()
+  }
+}
+
+private[spark] object Sessions {
+  private val WindowMax = 384
+}

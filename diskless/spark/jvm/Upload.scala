@@ -1,0 +1,186 @@
+package io.diskless.spark
+
+import java.nio.ByteBuffer
+import java.util.concurrent.ThreadLocalRandom
+
+import scala.collection.mutable
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+/** A stream of bytes on its way into the cluster, through one agent at a time.
+  *
+  * It keeps the bytes that are not sealed in stripes yet, and nothing else: when the agent or
+  * the connection fails it goes on with another one from the last sealed stripe, as
+  * docs/frames.md says. Nothing is visible before `commit` returns. One thread at a time.
+  *
+  * Invariants: `unsealed` holds exactly the bytes from `sealedBytes` on that were appended;
+  * each try has a new upload number, so that no agent can mix up two tries.
+  */
+private[spark] final class Upload(caller: Caller, what: String) {
+  import Upload._
+
+  private var size = 0L
+  private var connection: Connection = _
+  private var number = 0L
+  private var resuming = false
+  private val sealedStripes = mutable.ArrayBuffer.empty[JsonNode]
+  private var sealedBytes = 0L
+  private var sentBytes = 0L
+  private var unsealed = Vector.empty[ByteBuffer]
+  private val underWay = mutable.Queue.empty[Request]
+
+  /** Takes the next bytes, a frame at most; they must not change any more. */
+  def append(chunk: ByteBuffer): Unit = {
+    unsealed :+= chunk
+    size += chunk.remaining
+    val tries = caller.attempts(what)
+    var sent = false
+    while (!sent) {
+      try {
+        sendUnsent(tries)
+        sent = true
+      } catch { case error: DisklessException => fail(error, tries) }
+    }
+  }
+
+  /** Appends the last bytes and makes `files` visible. */
+  def commit(file: ObjectNode, overwrite: Boolean, tail: ByteBuffer): Unit = {
+    val tries = caller.attempts(what)
+    val ticket = caller.ticket(tries)
+    try {
+      var done = false
+      while (!done) {
+        try {
+          sendUnsent(tries)
+          val meta = Messages.meta().put("overwrite", overwrite)
+          meta.putArray("files").add(file)
+          ticket.stamp(meta)
+          ticket.sent += 1
+          sendCommit(meta, tail, tries)
+          done = true
+        } catch {
+          case error: DisklessException =>
+            connection = null
+            caller.reconsider(error, ticket, tries)
+        }
+      }
+    } finally caller.done(ticket)
+  }
+
+  /** Lets the agent forget the bytes, if it can be told; never throws and never waits. */
+  def abort(): Unit = {
+    unsealed = Vector.empty
+    if (connection != null && connection.usable) {
+      connection.post(Caller.request(Kind.Abort, Messages.meta().put("upload", number), Nil))
+    }
+    connection = null
+  }
+
+  private def sendUnsent(tries: Attempts): Unit = {
+    if (connection == null) begin(tries)
+    var offset = sealedBytes
+    for (chunk <- unsealed) {
+      val end = offset + chunk.remaining
+      if (offset >= sentBytes) {
+        while (!hasRoom) receive(tries)
+        val meta = Messages.meta().put("upload", number).put("offset", offset)
+        send(Kind.Write, meta, Seq(chunk), tries)
+        sentBytes = end
+      }
+      offset = end
+    }
+  }
+
+  private def sendCommit(meta: ObjectNode, tail: ByteBuffer, tries: Attempts): Unit = {
+    meta.put("upload", number).put("offset", size)
+    val payload = if (tail.hasRemaining) Seq(tail) else Nil
+    send(Kind.Commit, meta, payload, tries)
+    // The answers to what was written before tell what is sealed, should the commit fail.
+    while (underWay.size > 1) receive(tries)
+    caller.await(connection, underWay.dequeue(), tries.deadline)
+  }
+
+  private def begin(tries: Attempts): Unit = {
+    underWay.clear()
+    connection = caller.take(bulk = true, tries.deadline)
+    number = ThreadLocalRandom.current().nextLong() & Long.MaxValue
+    sentBytes = sealedBytes
+    resuming = sealedStripes.nonEmpty
+  }
+
+  private def send(
+      kind: Int, meta: ObjectNode, payload: Seq[ByteBuffer], tries: Attempts): Unit = {
+    if (resuming) {
+      meta.putArray("resume").addAll(sealedStripes.asJava)
+      resuming = false
+    }
+    val request = Caller.request(kind, meta, payload)
+    connection.send(request, tries.deadline)
+    underWay.enqueue(request)
+  }
+
+  private def hasRoom: Boolean = {
+    val waiting = sentBytes - sealedBytes
+    if (underWay.isEmpty && waiting >= UnsealedBytesLimit) {
+      throw new DisklessException(Errors.UploadLost,
+        s"$what: $waiting bytes sent and none of them sealed", retryable = false)
+    }
+    underWay.isEmpty || (underWay.size < FramesMax && waiting < UnsealedBytesMax)
+  }
+
+  private def receive(tries: Attempts): Unit = {
+    val reply = caller.await(connection, underWay.front, tries.deadline)
+    underWay.dequeue()
+    tries.progressed()
+    var position = reply.json.path("sealed_from").asLong
+    val stripes = reply.json.path("sealed").elements.asScala.toVector
+    for (stripe <- stripes) {
+      val payloadBytes = stripe.get(PayloadBytesField).asLong
+      if (position == sealedBytes) seal(stripe, payloadBytes)
+      position += payloadBytes
+    }
+    if (stripes.nonEmpty && position != sealedBytes) {
+      throw Errors.unavailable(s"$what: sealed stripes do not follow one another")
+    }
+  }
+
+  private def seal(stripe: JsonNode, payloadBytes: Long): Unit = {
+    sealedStripes += stripe
+    sealedBytes += payloadBytes
+    var drop = payloadBytes
+    while (drop > 0 && unsealed.nonEmpty) {
+      val chunk = unsealed.head
+      if (drop < chunk.remaining) {
+        val rest = chunk.duplicate()
+        rest.position(chunk.position() + drop.toInt)
+        unsealed = rest +: unsealed.tail
+        drop = 0
+      } else {
+        unsealed = unsealed.tail
+        drop -= chunk.remaining
+      }
+    }
+  }
+
+  /** Returns if another try makes sense; else throws. */
+  private def fail(error: DisklessException, tries: Attempts): Unit = {
+    connection = null
+    if (!error.retryable) throw error
+    tries.failed(error)
+  }
+}
+
+private[spark] object Upload {
+  /** Payload of one `write`: a whole stripe by default. */
+  val FrameBytes: Int = 1 << 20
+  /** Unanswered `write` frames. */
+  private val FramesMax = 8
+  /** With more than this unsealed, frames go one by one. */
+  private val UnsealedBytesMax = 16L << 20
+  /** An agent that takes this much and seals nothing is broken. */
+  private val UnsealedBytesLimit = 32L << 20
+  /** Where a stripe, which is opaque otherwise, has its number of payload bytes. */
+  private val PayloadBytesField = 3
+}
