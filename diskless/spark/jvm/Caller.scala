@@ -48,7 +48,7 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
         try {
           val connection = take(bulk, tries.deadline)
           ticket.sent += 1
-          return exchange(connection, request(kind, meta, payload), tries.deadline)
+          return exchange(connection, kind, meta, payload, tries.deadline)
         } catch { case error: DisklessException => reconsider(error, ticket, tries) }
       }
       throw new AssertionError("unreachable")
@@ -109,7 +109,7 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
     while (true) {
       try {
         val connection = take(bulk, tries.deadline)
-        return exchange(connection, request(kind, meta, payload), tries.deadline)
+        return exchange(connection, kind, meta, payload, tries.deadline)
       } catch {
         case error: DisklessException if error.retryable => tries.failed(error)
       }
@@ -117,7 +117,10 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
     throw new AssertionError("unreachable")
   }
 
-  private def exchange(connection: Connection, request: Request, deadline: Deadline): Reply = {
+  private def exchange(
+      connection: Connection, kind: Int, meta: ObjectNode, payload: Seq[ByteBuffer],
+      deadline: Deadline): Reply = {
+    val request = Caller.request(kind, meta, payload, Frames.packWithin(deadline.left))
     connection.send(request, deadline)
     await(connection, request, deadline)
   }
@@ -184,12 +187,13 @@ private[spark] object Caller {
   /** For the agents' logs: host and process. */
   private val Label = "spark " + ManagementFactory.getRuntimeMXBean.getName
 
-  def request(kind: Int, meta: ObjectNode, payload: Seq[ByteBuffer]): Request = {
+  def request(
+      kind: Int, meta: ObjectNode, payload: Seq[ByteBuffer], within: Int = 0): Request = {
     val encoded = Messages.encode(meta)
     if (encoded.length > Frames.MetaBytesMax) {
       throw new DisklessException("BadFrame",
         s"${encoded.length} bytes of meta, at most ${Frames.MetaBytesMax} fit", retryable = false)
     }
-    new Request(kind, encoded, payload)
+    new Request(kind, encoded, payload, within)
   }
 }

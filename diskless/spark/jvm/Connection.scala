@@ -15,12 +15,13 @@ private[spark] final class Reply(val meta: Array[Byte], val payload: Array[Byte]
   lazy val json = Messages.decode(meta)
 }
 
-/** A request that was handed over and is answered, refused or failed in time or never.
+/** A request on its way. Who gives up waiting just forgets it: its reply is dropped.
   *
-  * Who gives up waiting just forgets it: the reply, if it comes, is dropped.
+  * With `within` the agent knows how long somebody waits: if it is well and only cannot
+  * answer yet, it says so in time, and is not taken for dead.
   */
 private[spark] final class Request(
-    val kind: Int, val meta: Array[Byte], val payload: Seq[ByteBuffer]) {
+    val kind: Int, val meta: Array[Byte], val payload: Seq[ByteBuffer], val within: Int = 0) {
   val reply = new CompletableFuture[Reply]
 }
 
@@ -108,7 +109,7 @@ private[spark] final class Connection(
       number += 1
       val payloadBytes = request.payload.map(_.remaining).sum
       underWay.update(number, request)
-      outgoing.add(Frames.pack(request.kind, number, request.meta, payloadBytes))
+      outgoing.add(Frames.pack(request.kind, request.within, number, request.meta, payloadBytes))
       request.payload.foreach(part => outgoing.add(part.duplicate()))
       if (channel.isConnected) flush()
     }

@@ -9,19 +9,28 @@ private[spark] object Frames {
   val PayloadBytesMax: Int = 4 << 20
   val NoLeader = 0xFFFF
 
+  private val WithinUnitNanos = 10L * 1000 * 1000
+  private val WithinMax = 0xFFFFL
   private val Magic: Short = 0xD15C.toShort
   private val Version: Byte = 1
 
   final case class Header(
       kind: Int, leader: Int, roster: Int, request: Long, metaBytes: Int, payloadBytes: Int)
 
-  /** A header and a meta, ready to be sent before a payload of that size. */
-  def pack(kind: Int, request: Long, meta: Array[Byte], payloadBytes: Int): ByteBuffer = {
+  /** A header and a meta, ready to be sent before a payload of that size.
+    *
+    * `within` is the time for the answer as `packWithin` makes it, or 0.
+    */
+  def pack(
+      kind: Int, within: Int, request: Long, meta: Array[Byte], payloadBytes: Int): ByteBuffer = {
     val buffer = ByteBuffer.allocate(HeaderBytes + meta.length)
-    buffer.putShort(Magic).put(Version).put(kind.toByte).putShort(0).putShort(0)
+    buffer.putShort(Magic).put(Version).put(kind.toByte).putShort(within.toShort).putShort(0)
     buffer.putLong(request).putInt(meta.length).putInt(payloadBytes).put(meta).flip()
     buffer
   }
+
+  def packWithin(nanos: Long): Int =
+    math.min(math.max(nanos / WithinUnitNanos, 1L), WithinMax).toInt
 
   /** Takes the next header out of `buffer`, which holds all of it, or says what is wrong. */
   def unpack(buffer: ByteBuffer): Either[String, Header] = {
