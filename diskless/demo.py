@@ -1,12 +1,12 @@
-"""`make demo`: a cluster of six agents loses two of them, and every byte is still there.
+"""`make demo`: a Spark stream whose checkpoint outlives the agents that hold it.
 
-Starts its own Ray under a throw-away home, so it touches no cluster of the user's, and
-ends everything it started, also when it fails or is interrupted. Exits with 1 if a single
-byte differed.
+Six agents on a Ray of its own, a streaming word count with its checkpoint on `diskless:///`,
+two agents killed on the way (the leader is one), and the stream's counts compared with a
+batch job's. It touches no cluster of the user's and ends everything it started, also when it
+fails or is interrupted. Exits with 1 if a single count differs.
 """
 
 import os
-import random
 import shutil
 import signal
 import sys
@@ -14,31 +14,33 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from diskless.client import Client, connect
 from diskless.client.descriptor import HOME_VARIABLE
-from diskless.config import KIB, MIB, ClusterSettings, format_bytes
+from diskless.config import MIB, ClusterSettings, format_bytes
 from diskless.errors import DisklessError
-from diskless.model import slot_name
+from diskless.model import parse_slot, slot_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SETTINGS = ClusterSettings(name="demo", agents=6, data_shards=4, parity_shards=2,
                            memory_bytes=256 * MIB)  # fmt: skip
-VICTIMS = (0, 5)
-FILES = {0: 10, 40: 100, 700: 80, 20 * KIB: 80, 300 * KIB: 24, 3 * MIB + 17: 6}
-"""How many files of which size."""
-SEED = 20171
-DOWN_TIMEOUT_S = 10.0
-POLL_S = 0.05
-
-Contents = dict[str, bytes]
+CHECKPOINT = "diskless:///checkpoints/words"
+BATCHES = 16
+KILL_AFTER = 5
+"""The batch after which two agents die."""
+STATE_PARTITIONS = 4
+STREAM_TIMEOUT_S = 180.0
 
 
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        with _throw_away_home():
-            return _demo()
+        with _throw_away_home() as home:
+            return _demo(home)
     except KeyboardInterrupt:
         print("\ninterrupted; everything has been stopped")
         return 130
@@ -47,27 +49,23 @@ def main() -> int:
         return error.exit_code
 
 
-def _demo() -> int:
+def _demo(home: Path) -> int:
     from diskless.launch import ray_cluster
+    from diskless.spark.jar import jar
 
+    jar()  # Compiles for a while the first time, and fails at once if Java is missing.
     _start()  # If it fails, it has cleaned up.
     try:
-        with connect(SETTINGS.name) as client:
-            contents = _contents(random.Random(SEED))
-            _store(client, contents)
-            _kill(client)
-            wrong = _read_back(client, contents)
+        with connect(SETTINGS.name) as client, _spark(home) as spark:
+            equal = _count_words(client, spark)
     finally:
         with _step("stop everything") as note:
             ray_cluster.down(SETTINGS.name, discard=True)
             note("no process, socket or file is left")
-    if wrong:
-        print(f"\nWRONG: {len(wrong)} files differ, the first is {wrong[0]}")
+    if not equal:
+        print("\nWRONG: the stream's counts differ from the batch answer")
         return 1
-    print(
-        "\nTwo of six agents are gone, the leader among them, "
-        f"and all {len(contents)} files are intact."
-    )
+    print("\nTwo of six agents were killed, the leader among them, and the stream never noticed.")
     return 0
 
 
@@ -81,52 +79,70 @@ def _start() -> None:
         print(f"    {line}")
 
 
-def _store(client: Client, contents: Contents) -> None:
-    with _step(f"store {len(contents)} files of 0 B to 3 MiB") as note:
-        for path, data in contents.items():
-            client.write(path, data)
-        status = client.status()
-        note(
-            f"{format_bytes(status['bytes_logical'])}, as {format_bytes(status['bytes_stored'])} "
-            f"in {status['stripes']['total']} stripes, margin {status['margin']}"
+@contextmanager
+def _spark(home: Path) -> Iterator["SparkSession"]:
+    from pyspark.sql import SparkSession
+
+    import diskless.spark
+
+    with _step("start Spark") as note, _stderr_to(home / "spark.log"):
+        builder = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", STATE_PARTITIONS)
         )
+        spark = diskless.spark.configure(builder, SETTINGS.name).getOrCreate()
+        note(f"{spark.version}, checkpoint at {CHECKPOINT}")
+    try:
+        yield spark
+    except Exception:
+        print((home / "spark.log").read_text(), file=sys.stderr)
+        raise
+    finally:
+        spark.stop()
 
 
-def _kill(client: Client) -> None:
+def _count_words(client: Client, spark: "SparkSession") -> bool:
+    """Whether the stream and the batch job count the same."""
+    from diskless.workloads.progress import checkpoint_ms, follow
+    from diskless.workloads.wordcount import WordCount
+
+    work = WordCount()
+    print("    batch    rows    whole trigger    its checkpoint    margin")
+
+    def show(progress: dict[str, Any]) -> None:
+        print(
+            f"    {progress['batchId']:5}  {progress['numInputRows']:6}  "
+            f"{progress['durationMs']['triggerExecution']:10} ms  "
+            f"{checkpoint_ms(progress):12.0f} ms  {client.status()['margin']:8}",
+            flush=True,
+        )
+        if progress["batchId"] == KILL_AFTER:
+            _kill_two(client)
+
+    query = work.start(spark, CHECKPOINT)
+    last = follow(query, more=BATCHES, timeout_s=STREAM_TIMEOUT_S, each=show)
+    with _step("compare with a batch job") as note:
+        counted = work.counted(spark)
+        equal = work.equals_answer(spark, counted, last)
+        verdict = "all counts equal" if equal else "DIFFERENT"
+        note(f"{sum(counted.values())} words, {len(counted)} different ones: {verdict}")
+    stored = client.status()
+    print(
+        f"    the checkpoint holds {format_bytes(stored['bytes_logical'])}, "
+        f"as {format_bytes(stored['bytes_stored'])} in the agents' memory"
+    )
+    return equal
+
+
+def _kill_two(client: Client) -> None:
     from diskless.launch import ray_cluster
 
-    with _step(f"kill {' and '.join(map(slot_name, VICTIMS))} for good") as note:
-        victims = ray_cluster.kill(SETTINGS.name, VICTIMS, stay_dead=True)
-        status = _wait_noticed(client)
-        pids = ", ".join(str(victim.pid) for victim in victims)
-        note(f"SIGKILL to {pids}; margin {status['margin']}")
-
-
-def _wait_noticed(client: Client) -> dict[str, Any]:
-    end_s = time.monotonic() + DOWN_TIMEOUT_S
-    while True:
-        status = client.status()
-        down = sum(agent["state"] == "down" for agent in status["agents"])
-        if down == len(VICTIMS) or time.monotonic() > end_s:
-            return status
-        time.sleep(POLL_S)
-
-
-def _read_back(client: Client, contents: Contents) -> list[str]:
-    """The paths whose bytes are not what was stored."""
-    with _step(f"read all {len(contents)} files back") as note:
-        wrong = [path for path, data in contents.items() if client.read(path) != data]
-        note("byte for byte what was stored" if not wrong else f"{len(wrong)} DIFFER")
-    return wrong
-
-
-def _contents(rng: random.Random) -> Contents:
-    sizes = [size for size, count in FILES.items() for _ in range(count)]
-    rng.shuffle(sizes)
-    return {
-        f"/demo/{number % 10}/file-{number:03}": rng.randbytes(size)
-        for number, size in enumerate(sizes)
-    }
+    leader = parse_slot(client.status()["leader"])
+    victims = ray_cluster.kill(SETTINGS.name, [leader, SETTINGS.agents - 1])
+    named = " and ".join(f"{slot_name(victim.slot)} (pid {victim.pid})" for victim in victims)
+    print(f"    SIGKILL to the leader and another agent: {named}")
 
 
 @contextmanager
@@ -140,15 +156,29 @@ def _step(what: str) -> Iterator[Callable[[str], None]]:
     except BaseException:
         print("failed")
         raise
-    print(f"{time.monotonic() - began_s:6.1f} s  {'; '.join(notes)}")
+    print(f"{time.monotonic() - began_s:6.1f} s  {'; '.join(notes)}", flush=True)
 
 
 @contextmanager
-def _throw_away_home() -> Iterator[None]:
+def _stderr_to(path: Path) -> Iterator[None]:
+    """What is started in the block says its warnings to a file, for as long as it lives."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+@contextmanager
+def _throw_away_home() -> Iterator[Path]:
     home = tempfile.mkdtemp(prefix="diskless-demo-")
     os.environ[HOME_VARIABLE] = home
     try:
-        yield
+        yield Path(home)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 

@@ -45,6 +45,7 @@ class Member:
         self._corrupt_shards_seen = corrupt_shards_seen
         self.boot = ""
         self._view = 0
+        self._beats = 0
         self.joined = asyncio.Event()
 
     async def join(self, namespace: Router, me: c.AgentUp) -> None:
@@ -67,11 +68,21 @@ class Member:
         if beat.view < self._view:
             return self.vital_signs()
         self._view = beat.view
+        self._beats += 1
         self._roster.leader = beat.leader
         self._roster.inline_room = beat.inline_room
         if beat.roster is not None:
             self.learn(version=beat.roster_version, agents=beat.roster)
         return self.vital_signs()
+
+    async def watch_leader(self, failure_timeout_s: float) -> None:
+        """Believes in no leader that is silent. For agents without a voter: those have
+        their protocol to tell them."""
+        while True:
+            before = self._beats
+            await asyncio.sleep(failure_timeout_s)
+            if self._beats == before:
+                self._roster.leader = None
 
     def learn(self, *, version: int, agents: Iterable[AgentInfo]) -> None:
         before = self._roster.agents.get(self._roster.slot)

@@ -90,11 +90,13 @@ class Pulse(Struct, frozen=True):
 class LeaderPeers(Protocol):
     """The namespace on another agent, and the leader's heartbeats to it."""
 
-    async def execute(self, slot: int, address: str, command: c.Command) -> tuple[c.Result, ...]:
+    async def execute(
+        self, slot: int, address: str, command: c.Command, *, timeout_s: float
+    ) -> tuple[c.Result, ...]:
         """Has the agent there run a command. Raises NotLeader, Unavailable."""
         ...
 
-    async def query(self, slot: int, address: str, query: Query) -> Any:
+    async def query(self, slot: int, address: str, query: Query, *, timeout_s: float) -> Any:
         """Asks the agent there. Raises what the query does, NotLeader, Unavailable."""
         ...
 

@@ -47,6 +47,9 @@ COMMAND_BYTES_MAX = 12 << 20
 RETRY_PAUSE_S_MIN = 0.02
 RETRY_PAUSE_S_MAX = 0.16
 """Between two questions for who leads; the answer itself ends the pause."""
+LEADER_PATIENCE = 2.0
+PROBE_PATIENCE = 0.25
+"""In failure timeouts: for a leader's answer, and for that of a voter which may lead."""
 REFUSED_WITHIN_S = 0.5
 """Two broken streams to a voter in this time mean that nobody listens there."""
 SUSPECT_PAUSE_S = 0.05
@@ -331,6 +334,10 @@ def _clock_ms() -> int:
     return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
+_Ask = Callable[[int, str, float], Awaitable[Any]]
+"""Asks the voter of a slot, at an address, for so many seconds."""
+
+
 class Router:
     """The namespace, wherever it is led."""
 
@@ -341,26 +348,29 @@ class Router:
         roster: Roster,
         peers: LeaderPeers,
         timeout_s: float,
-        patience_s: float,
+        failure_timeout_s: float,
     ) -> None:
-        """`patience_s` is for a namespace that says it has no quorum: the caller shall
-        hear why before its own time is up, and may come again."""
         self._replica = replica
         self._roster = roster
         self._peers = peers
         self._timeout_s = timeout_s
-        self._patience_s = patience_s
+        self._failure_timeout_s = failure_timeout_s
         self._turn = 0
+        self._no_quorum: NoQuorum | None = None
+
+    def hindrance(self) -> NoQuorum | None:
+        """Why the namespace does not answer, as far as its voters told lately."""
+        return self._replica.cut_off() or self._no_quorum
 
     async def execute(self, command: c.Command) -> tuple[c.Result, ...]:
         """Raises Unavailable when no leader answered within the deadline; NoQuorum."""
         tries = 0
 
-        async def ask(slot: int, address: str) -> tuple[c.Result, ...]:
+        async def ask(slot: int, address: str, timeout_s: float) -> tuple[c.Result, ...]:
             nonlocal tries
             tries += 1
             if slot != self._replica.slot:
-                return await self._peers.execute(slot, address, command)
+                return await self._peers.execute(slot, address, command, timeout_s=timeout_s)
             try:
                 return await self._replica.execute(command)
             except NotLeader:
@@ -378,50 +388,59 @@ class Router:
         return result
 
     async def query(self, query: q.Query) -> Any:
-        async def ask(slot: int, address: str) -> Any:
+        async def ask(slot: int, address: str, timeout_s: float) -> Any:
             if slot == self._replica.slot:
                 return self._replica.answer(query)
-            return await self._peers.query(slot, address, query)
+            return await self._peers.query(slot, address, query, timeout_s=timeout_s)
 
         return await self._retry(ask)
 
-    async def _retry(self, ask: Callable[[int, str], Awaitable[Any]]) -> Any:
+    async def _retry(self, ask: _Ask) -> Any:
         failed: int | None = None
         pause_s = RETRY_PAUSE_S_MIN
         last: DisklessError = Unavailable("no voter has been found yet")
-        no_quorum: NoQuorum | None = None
-        patient_until = asyncio.get_running_loop().time() + self._patience_s
+        # Whoever asks a namespace without a quorum shall hear why before its own time is
+        # up, and may come again.
+        patient_until = asyncio.get_running_loop().time() + self._failure_timeout_s / 2
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 while True:
-                    if failed is not None or not self._replica.leads:
-                        no_quorum = self._replica.cut_off() or no_quorum
-                    if no_quorum is not None:
+                    if failed is None and self._replica.leads:
+                        self._no_quorum = None
+                    else:
+                        self._no_quorum = self._replica.cut_off() or self._no_quorum
+                    if self._no_quorum is not None:
                         limit.reschedule(patient_until)
                     leader, slot = self._roster.leader, self._whom_to_ask(failed)
                     address = self._roster.address_of(slot)
                     if address is not None:
                         try:
-                            return await self._ask(ask, slot, address)
+                            answer = await self._ask(ask, slot, address)
                         except (Unavailable, NotLeader) as error:
                             last = error
-                            no_quorum = error if isinstance(error, NoQuorum) else no_quorum
+                            if isinstance(error, NoQuorum):
+                                self._no_quorum = error
+                        else:
+                            self._no_quorum = None
+                            return answer
                     failed = slot
                     if self._roster.leader == leader:
                         await self._pause(pause_s)
                         pause_s = min(2 * pause_s, RETRY_PAUSE_S_MAX)
         except TimeoutError:
-            if no_quorum is not None:
-                raise no_quorum from None
+            if self._no_quorum is not None:
+                raise self._no_quorum from None
             raise Unavailable(f"no leader answered within {self._timeout_s:g} s: {last}") from None
 
-    async def _ask(self, ask: Callable[[int, str], Awaitable[Any]], slot: int, address: str) -> Any:
+    async def _ask(self, ask: _Ask, slot: int, address: str) -> Any:
         """One try. A frozen leader is not waited for once another one is known."""
         if slot == self._replica.slot:
-            return await ask(slot, address)
+            return await ask(slot, address, self._timeout_s)
+        leads = slot == self._roster.leader
+        timeout_s = self._failure_timeout_s * (LEADER_PATIENCE if leads else PROBE_PATIENCE)
         try:
             async with self._roster.until_leader_moves():
-                return await ask(slot, address)
+                return await ask(slot, address, timeout_s)
         except TimeoutError:
             raise Unavailable(f"the leader changed while {slot_name(slot)} was asked") from None
 

@@ -86,7 +86,7 @@ class ClientDoor:
         return self._roster.leader
 
     def hindrance(self) -> DisklessError | None:
-        return self._replica.cut_off()
+        return self._namespace.hindrance()
 
     def roster_version(self) -> int:
         return max(self._roster.version, 0)

@@ -41,7 +41,7 @@ FRAME_TIMEOUT_S = 30.0
 """Silence in the middle of a frame after which its connection is closed."""
 SWEEP_INTERVAL_S = 0.1
 """How late a deadline may be noticed; less where the deadlines themselves are short."""
-WITHIN_PART = 0.8
+WITHIN_PART = 0.6
 """Of a client's patience: a refusal must reach it before it takes the agent for dead."""
 STOP_TIMEOUT_S = 2.0
 BACKLOG = 256

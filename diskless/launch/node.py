@@ -85,7 +85,7 @@ class Node:
             roster=self.roster,
             peers=self.peers,
             timeout_s=tuning.request_timeout_s,
-            patience_s=tuning.failure_timeout_s / 2,
+            failure_timeout_s=tuning.failure_timeout_s,
         )
         self.writer = Writer(
             settings=cluster, roster=self.roster, shards=self.shards, peers=self.peers
@@ -181,6 +181,8 @@ class Node:
         self.gateway_address = f"{host}:{self.gateway.tcp_port}"
         log.info("agent serves slot=%s address=%s", slot_name(self.slot), self.address)
         self._spawn(self.replica.run())
+        if self.slot >= self.settings.cluster.voters:
+            self._spawn(self.member.watch_leader(self.settings.cluster.tuning.failure_timeout_s))
         self._spawn(self.sweeper.run())
 
     async def form(self, addresses: Mapping[int, str]) -> None:

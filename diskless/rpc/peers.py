@@ -33,8 +33,6 @@ from diskless.rpc.services import (
 )
 from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
 
-LEADER_TIMEOUT_S_MIN = 1.0
-
 
 class Peers:
     """Implements ShardPeers and LeaderPeers over gRPC."""
@@ -99,14 +97,16 @@ class Peers:
             SHARDS, agent.slot, agent.address, call, timeout_s=self._tuning.store_timeout_s
         )
 
-    async def execute(self, slot: int, address: str, command: c.Command) -> tuple[c.Result, ...]:
+    async def execute(
+        self, slot: int, address: str, command: c.Command, *, timeout_s: float
+    ) -> tuple[c.Result, ...]:
         call = namespace_pb2.NamespaceCall(command=c.encode(command))
-        answer = await self._ask_namespace(slot, address, call)
+        answer, _ = await self._call(NAMESPACE, slot, address, call, timeout_s=timeout_s)
         return c.decode_results(answer.result)
 
-    async def query(self, slot: int, address: str, query: q.Query) -> Any:
+    async def query(self, slot: int, address: str, query: q.Query, *, timeout_s: float) -> Any:
         call = namespace_pb2.NamespaceCall(query=q.encode(query))
-        answer = await self._ask_namespace(slot, address, call)
+        answer, _ = await self._call(NAMESPACE, slot, address, call, timeout_s=timeout_s)
         return q.decode_answer(query, answer.result)
 
     async def beat(self, agent: AgentInfo, beat: Beat, *, timeout_s: float) -> Pulse:
@@ -159,12 +159,6 @@ class Peers:
         for channel, link in links.values():
             link.close()
             await channel.close()
-
-    async def _ask_namespace(self, slot: int, address: str, call: Any) -> Any:
-        """A leader that is silent for this long has a successor: better ask around."""
-        timeout_s = max(LEADER_TIMEOUT_S_MIN, 2 * self._tuning.failure_timeout_s)
-        answer, _ = await self._call(NAMESPACE, slot, address, call, timeout_s=timeout_s)
-        return answer
 
     async def _call(
         self,

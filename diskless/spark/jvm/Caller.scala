@@ -3,7 +3,7 @@ package io.diskless.spark
 import java.lang.management.ManagementFactory
 import java.nio.ByteBuffer
 import java.util.UUID
-import java.util.concurrent.{ConcurrentHashMap, TimeUnit}
+import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedDeque, TimeUnit}
 import java.util.concurrent.atomic.AtomicBoolean
 
 import com.fasterxml.jackson.databind.node.ObjectNode
@@ -20,6 +20,7 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
 
   private val routes = new Routes(descriptor.gateways, salt = UUID.randomUUID().toString)
   private val doors = new ConcurrentHashMap[String, Door]
+  private val idle = new ConcurrentLinkedDeque[Connection]
   private val sessions = new Sessions(attempts =>
     call(Kind.Session, Messages.meta(), Nil, attempts, bulk = false).json.path("session").asLong)
   private val refreshing = new AtomicBoolean
@@ -77,12 +78,39 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
     outcome.getOrElse(throw silent(connection, began))
   }
 
-  /** A greeted connection. Throws Unavailable, Unauthorized or NoCluster. */
+  /** A connection that all threads share. Throws Unavailable, Unauthorized or NoCluster. */
   def take(bulk: Boolean, deadline: Deadline): Connection = {
-    if (routes.allFailed) rereadDescriptor()
-    val peer = routes.pick(bulk)
+    val peer = pick(bulk)
     val door = doors.compute(s"${peer.address} $bulk",
       (_, known) => if (known != null && known.usable) known else knock(peer))
+    enter(door, deadline)
+  }
+
+  /** A connection for one upload alone: an agent forgets an upload when its connection goes.
+    *
+    * Give it back when nothing on it matters any more, or close it.
+    */
+  def borrow(deadline: Deadline): Connection = {
+    val peer = pick(bulk = true)
+    var found = idle.poll()
+    while (found != null && !(found.usable && found.peer == peer)) {
+      found.close("was idle")
+      found = idle.poll()
+    }
+    Option(found).getOrElse(enter(knock(peer), deadline))
+  }
+
+  def giveBack(connection: Connection): Unit =
+    if (connection.usable && idle.size < IdleMax) idle.add(connection)
+    else connection.close("is not needed")
+
+  private def pick(bulk: Boolean): Peer = {
+    if (routes.allFailed) rereadDescriptor()
+    routes.pick(bulk)
+  }
+
+  private def enter(door: Door, deadline: Deadline): Connection = {
+    val peer = door.peer
     try {
       deadline.sooner(ConnectNanos).await(door.greeted) match {
         case Some(connection) =>
@@ -184,6 +212,8 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
 private[spark] object Caller {
   /** An agent that does not greet within this is passed over for another. */
   private val ConnectNanos = TimeUnit.SECONDS.toNanos(3)
+  /** Connections kept for the next uploads. */
+  private val IdleMax = 4
   /** For the agents' logs: host and process. */
   private val Label = "spark " + ManagementFactory.getRuntimeMXBean.getName
 

@@ -33,7 +33,7 @@ private[spark] final class Request(
   * sent from where it is and must not change until it is answered.
   */
 private[spark] final class Connection(
-    io: IoThread, val peer: Peer, where: SocketAddress, onLost: Connection => Unit)
+    io: IoThread, val peer: Peer, where: SocketAddress, onLost: () => Unit)
     extends IoThread.Handler {
   import Connection._
 
@@ -72,6 +72,7 @@ private[spark] final class Connection(
     io.execute(() => transmit(request))
   }
 
+  /** Fails all that is under way. */
   def close(why: String): Unit = io.execute(() => break(why))
 
   // On the I/O thread.
@@ -186,7 +187,11 @@ private[spark] final class Connection(
 
   private def guarded(work: => Unit): Unit =
     try work
-    catch { case NonFatal(error) => break(describe(error), error) }
+    catch {
+      case NonFatal(error) =>
+        break(describe(error), error)
+        onLost()
+    }
 
   private def break(why: String, cause: Throwable = null): Unit = if (lost == null) {
     lost = Errors.unavailable(s"$peer: $why", cause)
@@ -197,7 +202,6 @@ private[spark] final class Connection(
     outgoing.clear()
     val failed = underWay.values.toVector
     underWay.clear()
-    onLost(this)
     failed.foreach(_.reply.completeExceptionally(lost))
   }
 }

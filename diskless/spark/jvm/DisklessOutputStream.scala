@@ -1,6 +1,7 @@
 package io.diskless.spark
 
 import java.io.{IOException, OutputStream}
+import java.lang.ref.Cleaner
 import java.nio.ByteBuffer
 
 import org.apache.hadoop.fs.{Abortable, FSExceptionMessages, StreamCapabilities}
@@ -82,12 +83,19 @@ private[spark] final class DisklessOutputStream(
   }
 
   private def sendBuffer(): Unit = {
-    if (upload == null) upload = new Upload(caller, what)
+    if (upload == null) begin()
     checksum.update(buffer, 0, buffered)
     val full = ByteBuffer.wrap(buffer, 0, buffered)
     buffer = new Array[Byte](Upload.FrameBytes) // The full one is the upload's now.
     buffered = 0
     upload.append(full)
+  }
+
+  private def begin(): Unit = {
+    val begun = new Upload(caller, what)
+    upload = begun
+    // For a stream that nobody ever closes: its agent would keep the bytes.
+    Forgotten.register(this, () => begun.abort())
   }
 
   private def commit(): Unit = {
@@ -135,6 +143,7 @@ private[spark] final class DisklessOutputStream(
 }
 
 private[spark] object DisklessOutputStream {
+  private val Forgotten = Cleaner.create()
   /** Most files of a checkpoint are smaller. */
   private val FirstBufferBytes = 4 << 10
   /** Files up to this size go straight to the leader. */

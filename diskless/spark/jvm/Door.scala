@@ -43,7 +43,7 @@ private[spark] final class Door(
   }
 
   private def greet(where: SocketAddress): CompletableFuture[Connection] = {
-    val connection = new Connection(IoThread.shared, peer, where, _ => onLost(peer))
+    val connection = new Connection(IoThread.shared, peer, where, () => onLost(peer))
     current = connection
     val hello = Messages.meta().put("secret", secret).put("client", label)
     val request = new Request(Kind.Hello, Messages.encode(hello), Nil)

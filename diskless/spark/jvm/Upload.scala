@@ -62,18 +62,21 @@ private[spark] final class Upload(caller: Caller, what: String) {
           done = true
         } catch {
           case error: DisklessException =>
-            connection = null
+            leave()
             caller.reconsider(error, ticket, tries)
         }
       }
+      caller.giveBack(connection)
+      connection = null
     } finally caller.done(ticket)
   }
 
   /** Lets the agent forget the bytes, if it can be told; never throws and never waits. */
   def abort(): Unit = {
     unsealed = Vector.empty
-    if (connection != null && connection.usable) {
+    if (connection != null) {
       connection.post(Caller.request(Kind.Abort, Messages.meta().put("upload", number), Nil))
+      caller.giveBack(connection)
     }
     connection = null
   }
@@ -104,7 +107,7 @@ private[spark] final class Upload(caller: Caller, what: String) {
 
   private def begin(tries: Attempts): Unit = {
     underWay.clear()
-    connection = caller.take(bulk = true, tries.deadline)
+    connection = caller.borrow(tries.deadline)
     number = ThreadLocalRandom.current().nextLong() & Long.MaxValue
     sentBytes = sealedBytes
     resuming = sealedStripes.nonEmpty
@@ -164,9 +167,15 @@ private[spark] final class Upload(caller: Caller, what: String) {
     }
   }
 
+  /** The agent keeps what it sealed for a while after this, so that another can go on. */
+  private def leave(): Unit = {
+    if (connection != null) connection.close("is left for another")
+    connection = null
+  }
+
   /** Returns if another try makes sense; else throws. */
   private def fail(error: DisklessException, tries: Attempts): Unit = {
-    connection = null
+    leave()
     if (!error.retryable) throw error
     tries.failed(error)
   }

@@ -1,0 +1,1 @@
+"""Programs for Spark that prove a checkpoint store: replayable, with an answer to compare."""

@@ -1,0 +1,58 @@
+"""One cluster of six agents and one Spark, for all tests of this directory.
+
+The JVM cases in jvm/*.scala are compiled as the product is, into a jar of their own.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import diskless
+import diskless.spark
+from diskless.launch.local import LocalCluster
+from diskless.spark.jar import build, jar
+from tests.support import check_ledger_of_leader
+
+CASES = Path(__file__).parent / "jvm"
+START_TIMEOUT_S = 300
+"""The first run compiles: the product once, and its tests."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whichever test comes first starts Spark, and compiles."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(START_TIMEOUT_S))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    with diskless.local_cluster() as cluster:
+        yield cluster
+        check_ledger_of_leader(cluster)
+
+
+@pytest.fixture(scope="session")
+def spark(cluster: LocalCluster) -> Iterator[Any]:
+    """A SparkSession whose `diskless:///` is the cluster, with the cases on its classpath."""
+    from pyspark.sql import SparkSession
+
+    cases = build("diskless-spark-tests", sorted(CASES.glob("*.scala")), classpath=[jar()])
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("diskless-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.jars", str(cases))
+    )
+    session = diskless.spark.configure(builder, cluster.uri).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def jvm(spark: Any) -> Any:
+    return spark._jvm
