@@ -31,7 +31,7 @@ from diskless.errors import (
     Unavailable,
 )
 from diskless.gateway.messages import Peer
-from diskless.launch import private_ray, ray_link, rundir
+from diskless.launch import private_ray, ray_link, rundir, sessions
 from diskless.launch.record import RayRecord, advice_for_dead, name_option, record_of, refuse_dead
 from diskless.model import slot_name
 
@@ -351,11 +351,11 @@ def _end(known: Descriptor) -> None:
 
 
 def _end_own(known: Descriptor, record: RayRecord) -> None:
-    if record.pid and not record.here:
+    if record.holder.pid and not record.here:
         raise BadRequest(f"cluster {known.name!r} runs on {record.host}: run `diskless down` there")
     ray_link.detach()
-    if record.pid:
-        private_ray.stop(record)
+    if record.holder.pid:
+        sessions.stop(record.holder)
     rundir.clear_run_dir(known.cluster)
     token = record.token or descriptor.home() / f"{known.name}.token"
     Path(token).unlink(missing_ok=True)

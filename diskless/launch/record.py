@@ -15,6 +15,13 @@ from diskless.client.descriptor import DEFAULT_NAME, Descriptor
 from diskless.errors import Unavailable
 
 
+class Session(Struct, frozen=True):
+    """A process that leads a session of its own, and when it began: see `sessions`."""
+
+    pid: int = 0
+    started_s: float = 0.0
+
+
 class RayRecord(Struct, frozen=True, kw_only=True):
     requested: str = ""
     """As `up` was told: `auto`, host:port, or "" for a Ray of the cluster's own."""
@@ -22,10 +29,8 @@ class RayRecord(Struct, frozen=True, kw_only=True):
     """host:port of Ray's control store; "" until Ray has started."""
     host: str = ""
     """Where `up` ran, and with it the Ray that it started."""
-    pid: int = 0
-    """The process that holds our own Ray. Every other process of it is in its session."""
-    started_s: float = 0.0
-    """When that process began: another one may get its number later."""
+    holder: Session = Session()
+    """Our own Ray: all its processes are in this session."""
     token: str = ""
     """File with the token that our own Ray demands."""
 
@@ -73,10 +78,10 @@ def record_of(descriptor: Descriptor) -> RayRecord:
 def has_ended(descriptor: Descriptor) -> bool:
     """Whether the cluster's own Ray surely runs no more; False when that is not known."""
     record = record_of(descriptor)
-    if not record.own or not record.pid or not record.here:
+    if not record.own or not record.holder.pid or not record.here:
         return False
     try:
-        os.kill(record.pid, 0)
+        os.kill(record.holder.pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:

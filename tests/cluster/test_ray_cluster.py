@@ -89,7 +89,7 @@ def test_the_descriptor_and_the_sockets_are_private(program: Program) -> None:
 
 
 def test_everything_listens_on_loopback_only(program: Program) -> None:
-    holder = record_of(descriptor.load(program.name)).pid
+    holder = record_of(descriptor.load(program.name)).holder.pid
     addresses = {
         connection.laddr.ip
         for pid in session_of(holder)
@@ -245,10 +245,10 @@ def test_down_refuses_while_files_exist_and_discard_leaves_nothing(
     record = record_of(known)
     directory = Path(known.gateways[0].socket).parent
     agents = [agent["pid"] for agent in program.ok("status")["agents"]]
-    assert set(agents) < set(session_of(record.pid))
+    assert set(agents) < set(session_of(record.holder.pid))
 
     program.ok("down", "--discard")
-    assert session_of(record.pid) == []
+    assert session_of(record.holder.pid) == []
     assert not any(psutil.pid_exists(pid) for pid in agents)
     assert not directory.exists()
     assert not descriptor.descriptor_path(program.name).exists()

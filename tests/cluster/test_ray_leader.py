@@ -470,7 +470,7 @@ def test_k_paused_voters_are_missed_by_nobody_and_one_more_stops_everything_unti
 
 
 def agent_processes(program: Program) -> set[int]:
-    holder = record_of(descriptor.load(program.name)).pid
+    holder = record_of(descriptor.load(program.name)).holder.pid
     found = set()
     for pid in session_of(holder):
         try:

@@ -310,7 +310,7 @@ class _Server:
 
 def session(cluster: str, master: str) -> SparkSession:
     builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-    builder = builder.config("spark.sql.shuffle.partitions", "3")
+    builder = builder.config("spark.sql.shuffle.partitions", "2")
     return diskless.spark.configure(builder, cluster).getOrCreate()
 
 

@@ -1,5 +1,6 @@
 """Streaming queries with their checkpoint on `diskless://` say what a batch job says."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ ROCKSDB = {streams.PROVIDER: streams.ROCKSDB, streams.CHANGELOG: False}
 CHANGELOG = {streams.PROVIDER: streams.ROCKSDB, streams.CHANGELOG: True}
 SECOND_FORMAT = CHANGELOG | {streams.STATE_FORMAT: 2}
 """State format 2 gives every file of the state one with its checksum; only RocksDB has it."""
+PARTITIONS = 2
 OFTEN = {streams.MAINTENANCE: "200ms", streams.DELTAS_PER_SNAPSHOT: 2}
 """Snapshots are made and old versions deleted while a test looks on."""
 
@@ -30,6 +32,12 @@ OFTEN = {streams.MAINTENANCE: "200ms", streams.DELTAS_PER_SNAPSHOT: 2}
 def end_all(spark: SparkSession) -> Iterator[None]:
     yield
     streams.end_all(spark)
+
+
+@pytest.fixture(autouse=True)
+def python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions in Python run where their libraries are installed."""
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", sys.executable)
 
 
 @pytest.fixture
@@ -45,7 +53,8 @@ def feed(tmp_path: Path) -> Feed:
 
 @pytest.fixture
 def path(request: pytest.FixtureRequest) -> str:
-    return f"/streams/{request.node.name}"
+    """Without brackets: Spark's reader of states escapes them twice, whatever the file system."""
+    return f"/streams/{request.node.name}".replace("[", "-").replace("]", "")
 
 
 @pytest.fixture
@@ -160,7 +169,9 @@ def transform(rows: DataFrame) -> DataFrame:
     )
 
 
-def accumulate(key: Any, rows: Iterator[pandas.DataFrame], state: Any) -> Iterator[pandas.DataFrame]:
+def accumulate(
+    key: Any, rows: Iterator[pandas.DataFrame], state: Any
+) -> Iterator[pandas.DataFrame]:
     count, total = state.get if state.exists else (0, 0)
     for frame in rows:
         count, total = count + len(frame), total + int(frame["value"].sum())
@@ -223,7 +234,9 @@ def test_the_state_of_a_query_can_be_read_as_a_table(
     assert state() == rows_of(totals(feed.batch(spark)))
     assert state(batchId=0) == after_first
     described = spark.read.format("state-metadata").load(checkpoint).collect()
-    assert [(row.operatorName, row.numPartitions) for row in described] == [("stateStoreSave", 3)]
+    assert [(row.operatorName, row.numPartitions) for row in described] == [
+        ("stateStoreSave", PARTITIONS)
+    ]
 
 
 def test_two_queries_race_for_one_checkpoint_and_one_of_them_fails(
@@ -269,7 +282,7 @@ def test_stopping_a_query_at_any_moment_is_clean_and_disturbs_no_other(
             assert query.exception() is None
         streams.await_more(other, 2)
     with streams.running(stream, f"{checkpoint}/stopped", said) as query:
-        streams.await_batch(query, max(0, streams.last_batch(query)) + 1)
+        streams.await_more(query, 2)
     assert other_said.latest == rows_of(totals(numbers.batch(spark, len(other_said.batches))))
     assert said.latest == rows_of(totals(numbers.batch(spark, max(said.batches) + 1)))
 
@@ -331,7 +344,7 @@ def test_a_batch_is_one_command_for_each_of_its_files(
     ends = {name: n for n, (_, kind, name) in enumerate(done) if name.startswith("commits/")}
     for batch in range(2, 6):
         of_batch = done[ends[f"commits/{batch - 1}"] + 1 : ends[f"commits/{batch}"] + 1]
-        state = [f"state/0/{partition}/{batch + 1}.{suffix}" for partition in range(3)]
+        state = [f"state/0/{partition}/{batch + 1}.{suffix}" for partition in range(PARTITIONS)]
         names = [f"offsets/{batch}", f"commits/{batch}", *state]
         assert sorted((kind, name) for _, kind, name in of_batch) == sorted(
             ("put", name) for name in names
@@ -348,7 +361,9 @@ def test_executors_write_checkpoints_too(
         for name, conf in {"own": {}, "context": by_context}.items():
             said = Said()
             for _ in range(2):
-                executors.start(name, f"diskless:///executors/{name}", feed=tmp_path / "feed", conf=conf)
+                executors.start(
+                    name, f"diskless:///executors/{name}", feed=tmp_path / "feed", conf=conf
+                )
                 executors.finish(name, said)
                 feed.arrive(1)
             assert suffixes_of_state(client, f"/executors/{name}") == {".delta"}

@@ -25,7 +25,7 @@ from diskless.client import descriptor
 from diskless.config import KIB, MIB
 from diskless.errors import BY_REASON, NoQuorum, NotLeader
 from diskless.launch.local import LocalCluster
-from diskless.launch.record import RayRecord
+from diskless.launch.record import RayRecord, Session
 from diskless.namespace import queries as q
 from tests.support import content, eventually, kill, leader, on_loop, stripes_of
 
@@ -206,14 +206,14 @@ def test_one_run_speaks_to_one_cluster(cli: Cli, store: str) -> None:
     assert "one cluster at a time" in outcome.err
 
 
-def _describe(name: str, **ray: Any) -> None:
+def _describe(name: str, pid: int, *, host: str, started_s: float = 0.0) -> None:
     known = descriptor.Descriptor(
         cluster="00" * 8,
         name=name,
         secret="s",
         settings=diskless.ClusterSettings(name=name).to_dict(),
         gateways=[descriptor.Peer(0, "127.0.0.1:1", "", "h", True)],
-        ray=RayRecord(**ray).to_dict(),
+        ray=RayRecord(host=host, holder=Session(pid, started_s)).to_dict(),
     )
     descriptor.save(known)
 

@@ -45,6 +45,7 @@ BUILT_IN = {
     "Unauthorized": PermissionError,
     "NoCluster": LookupError,
     "LaunchFailed": RuntimeError,
+    "SparkUnusable": RuntimeError,
     "InternalError": RuntimeError,
 }
 
@@ -102,7 +103,7 @@ def test_exit_codes_are_from_1_to_17_and_stay_clear_of_shells(cls: type[Diskless
 
 
 def test_exit_codes_have_no_gap_and_2_is_for_wrong_use() -> None:
-    assert {cls.exit_code for cls in CLASSES} == set(range(1, 17))
+    assert {cls.exit_code for cls in CLASSES} == set(range(1, 18))
     assert {cls.__name__ for cls in CLASSES if cls.exit_code == 2} == {"BadSettings", "BadRequest"}
 
 

@@ -1,0 +1,358 @@
+"""Ray, Spark standalone and diskless, side by side, from nothing but pip's packages.
+
+    python cluster/launch.py up            # all of it on this one host
+    spark-submit --properties-file ~/.diskless/launch/spark-defaults.conf job.py
+    python cluster/launch.py down
+
+On several hosts, with the same --config on all of them:
+
+    first host    launch.py head           # Ray's head, Spark's master
+    every host    launch.py worker         # a Ray node and Spark workers
+    first host    launch.py agents         # the diskless agents, and spark-defaults.conf
+
+What was started on a host is remembered in its --state directory, by which `status` shows
+it and `down` ends it. Nothing else is ever ended.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pyspark
+from msgspec import Struct, field
+
+import diskless.spark
+from diskless.client import descriptor
+from diskless.config import ClusterSettings, parse_bytes
+from diskless.errors import BadSettings, DisklessError, LaunchFailed
+from diskless.launch import private_ray, sessions
+from diskless.launch.record import Session
+from diskless.spark.jar import find_java
+
+READY_TIMEOUT_S = 60.0
+REGISTERED = "Successfully registered with master"
+"""What a Spark worker says when it has found its master."""
+
+
+# The configuration: see cluster.toml, which documents it.
+
+
+class Head(Struct, forbid_unknown_fields=True):
+    host: str = "127.0.0.1"
+    ray_port: int = 6380
+    spark_port: int = 7077
+    spark_ui_port: int = 8080
+
+
+class Ray(Struct, forbid_unknown_fields=True):
+    token: str = ""
+
+
+class Spark(Struct, forbid_unknown_fields=True):
+    workers: int = 2
+    cores: int = 1
+    memory: str = "1g"
+
+
+class Diskless(Struct, forbid_unknown_fields=True):
+    name: str = "default"
+    agents: int = 6
+    data_shards: int = 4
+    parity_shards: int = 2
+    memory: str = "256MiB"
+
+    def check(self) -> None:
+        ClusterSettings(
+            name=self.name,
+            agents=self.agents,
+            data_shards=self.data_shards,
+            parity_shards=self.parity_shards,
+            memory_bytes=parse_bytes(self.memory),
+        ).validate()
+
+
+class Config(Struct, forbid_unknown_fields=True):
+    head: Head = field(default_factory=Head)
+    ray: Ray = field(default_factory=Ray)
+    spark: Spark = field(default_factory=Spark)
+    diskless: Diskless = field(default_factory=Diskless)
+
+    @property
+    def ray_address(self) -> str:
+        return f"{self.head.host}:{self.head.ray_port}"
+
+    @property
+    def master(self) -> str:
+        return f"spark://{self.head.host}:{self.head.spark_port}"
+
+
+def load_config(path: Path) -> Config:
+    """Raises BadSettings, naming the file and what is wrong in it."""
+    try:
+        config = msgspec.convert(tomllib.loads(path.read_text()), Config)
+        config.diskless.check()
+    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError, DisklessError) as error:
+        raise BadSettings(f"{path}: {error}") from error
+    return config
+
+
+# What runs on this host.
+
+
+class State:
+    """The directory that remembers it: a file for each process, and their logs."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @property
+    def spark_defaults(self) -> Path:
+        return self.directory / "spark-defaults.conf"
+
+    def log(self, name: str) -> Path:
+        return self.directory / f"{name}.log"
+
+    def start(self, name: str, command: list[str], env: Mapping[str, str]) -> None:
+        """Raises LaunchFailed if it runs already."""
+        known = dict(self.sessions()).get(name)
+        if known is not None and sessions.is_alive(known):
+            raise LaunchFailed(f"{name} runs already (pid {known.pid}): `launch.py down` ends it")
+        session = sessions.start(command, env=env, log=self.log(name))
+        self._path(name).write_bytes(msgspec.json.encode(session))
+
+    def sessions(self) -> Iterator[tuple[str, Session]]:
+        """In the order in which they were started."""
+        for path in sorted(self.directory.glob("*.session"), key=lambda path: path.stat().st_mtime):
+            yield path.stem, msgspec.json.decode(path.read_bytes(), type=Session)
+
+    def check(self, name: str) -> None:
+        """Raises LaunchFailed, with its last words, if that process has ended."""
+        if not sessions.is_alive(dict(self.sessions())[name]):
+            raise LaunchFailed(f"{name} ended: {sessions.tail(self.log(name))}")
+
+    def stop(self, name: str, session: Session) -> None:
+        sessions.stop(session)
+        self._path(name).unlink()
+
+    def _path(self, name: str) -> Path:
+        return self.directory / f"{name}.session"
+
+
+class Launcher:
+    def __init__(self, config: Config, state: State) -> None:
+        self.config = config
+        self._state = state
+
+    def head(self) -> None:
+        """Ray's head and Spark's master."""
+        head = self.config.head
+        if not self._token.exists():
+            private_ray.write_token(self._token)
+        ports = ("--port", str(head.ray_port), "--node-ip-address", head.host)
+        self._start("ray", [*_RAY, "--head", *ports, *_RAY_OPTIONS], self.ray_env())
+        master = [
+            *("org.apache.spark.deploy.master.Master", "--host", head.host),
+            *("--port", str(head.spark_port), "--webui-port", str(head.spark_ui_port)),
+        ]
+        self._start("spark-master", [_SPARK_CLASS, *master], self._spark_env(head.host))
+        self._await_port("ray", head.ray_port)
+        self._await_port("spark-master", head.spark_port)
+
+    def worker(self, host: str) -> None:
+        """This host's Ray node, unless it is the head's, and its Spark workers."""
+        if host != self.config.head.host:
+            if not self._token.exists():
+                raise LaunchFailed(f"{self._token} is missing: copy the head's token there")
+            join = ("--address", self.config.ray_address, "--node-ip-address", host)
+            self._start("ray", [*_RAY, *join, *_RAY_OPTIONS], self.ray_env())
+        spark = self.config.spark
+        names = [f"spark-worker-{number}" for number in range(spark.workers)]
+        for name in names:
+            command = [
+                *(_SPARK_CLASS, "org.apache.spark.deploy.worker.Worker", self.config.master),
+                *("--host", host, "--cores", str(spark.cores), "--memory", spark.memory),
+                *("--webui-port", "0", "--work-dir", str(self._state.directory / name)),
+            ]
+            self._start(name, command, self._spark_env(host))
+        for name in names:
+            self._await(name, "did not find its master", lambda name=name: self._registered(name))
+
+    def agents(self) -> None:
+        """The diskless agents, and the properties with which Spark finds them."""
+        chosen = self.config.diskless
+        self._diskless(
+            *("up", "--name", chosen.name, "--ray-address", self.config.ray_address),
+            *("--agents", str(chosen.agents), "--memory", chosen.memory),
+            *("-m", str(chosen.data_shards), "-k", str(chosen.parity_shards)),
+        )
+        found = {"spark.master": self.config.master} | diskless.spark.properties(chosen.name)
+        path = self._state.spark_defaults
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.writelines(f"{key} {value}\n" for key, value in found.items())
+        print(f"spark-submit --properties-file {path} job.py")
+
+    def down(self, *, discard: bool) -> None:
+        """Ends what was started here, the agents first. Raises if they hold files."""
+        if self._state.spark_defaults.exists():
+            name = self.config.diskless.name
+            if descriptor.descriptor_path(name).exists():
+                self._diskless("down", "--cluster", name, *(["--discard"] if discard else []))
+            self._state.spark_defaults.unlink()
+        for name, session in reversed(list(self._state.sessions())):
+            self._state.stop(name, session)
+            print(f"ended {name}")
+
+    def status(self) -> bool:
+        """Shows what was started here; whether all of it runs."""
+        well = True
+        for name, session in self._state.sessions():
+            alive = sessions.is_alive(session)
+            well &= alive
+            print(f"{name:18} {'runs' if alive else 'HAS ENDED'}  pid {session.pid}")
+        return well
+
+    def ray_env(self) -> dict[str, str]:
+        """What whoever speaks to this Ray must have in the environment."""
+        base = private_ray.environment(str(self._token), os.environ)
+        return private_ray.with_package(base)
+
+    @property
+    def _token(self) -> Path:
+        chosen = self.config.ray.token
+        return Path(chosen).expanduser() if chosen else self._state.directory / "ray.token"
+
+    def _spark_env(self, host: str) -> dict[str, str]:
+        env = dict(os.environ) | {"SPARK_LOCAL_IP": host, "PYSPARK_PYTHON": sys.executable}
+        return private_ray.with_package(env)
+
+    def _start(self, name: str, command: list[str], env: dict[str, str]) -> None:
+        self._state.start(name, command, env)
+        print(f"started {name}")
+
+    def _diskless(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "diskless.cli", *arguments]
+        if subprocess.run(command, env=self.ray_env(), check=False).returncode:
+            raise LaunchFailed(f"`diskless {arguments[0]}` failed, see above")
+
+    def _await_port(self, name: str, port: int) -> None:
+        address = (self.config.head.host, port)
+        self._await(name, f"does not listen on port {port}", lambda: _listens(address))
+
+    def _await(self, name: str, complaint: str, done: Any) -> None:
+        def settled() -> bool:
+            self._state.check(name)
+            return bool(done())
+
+        if not sessions.wait(settled, READY_TIMEOUT_S):
+            raise LaunchFailed(f"{name} {complaint}: {sessions.tail(self._state.log(name))}")
+
+    def _registered(self, name: str) -> bool:
+        return REGISTERED in self._state.log(name).read_text(errors="replace")
+
+
+_RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
+_RAY_OPTIONS = [
+    *("--disable-usage-stats", "--log-style", "record", "--log-color", "false"),
+    *("--include-log-monitor", "false"),
+    *("--object-store-memory", str(private_ray.OBJECT_STORE_BYTES)),
+]
+_SPARK_CLASS = str(Path(pyspark.__path__[0]) / "bin" / "spark-class")
+
+
+def _listens(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+# The command line.
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config", "path", type=click.Path(path_type=Path), metavar="FILE",
+    default=Path(__file__).with_name("cluster.toml"), help="See cluster.toml, the default.",
+)  # fmt: skip
+@click.option(
+    "--state", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+    default=descriptor.home() / "launch", help="Remembers what was started on this host.",
+)  # fmt: skip
+@click.pass_context
+def main(context: click.Context, path: Path, state: Path) -> None:
+    """Start Ray, Spark standalone and diskless beside each other, on this host or on many."""
+    find_java()
+    context.obj = Launcher(load_config(path), State(state))
+
+
+@main.command()
+@click.pass_obj
+def up(launcher: Launcher) -> None:
+    """Everything on this host: head, worker and agents."""
+    launcher.head()
+    launcher.worker(launcher.config.head.host)
+    launcher.agents()
+
+
+@main.command()
+@click.pass_obj
+def head(launcher: Launcher) -> None:
+    """Ray's head and Spark's master, on the first host."""
+    launcher.head()
+
+
+@main.command()
+@click.option("--host", help="This host's address, as the others reach it; default: the head's.")
+@click.pass_obj
+def worker(launcher: Launcher, host: str | None) -> None:
+    """A Ray node and Spark workers, on every host."""
+    launcher.worker(host or launcher.config.head.host)
+
+
+@main.command()
+@click.pass_obj
+def agents(launcher: Launcher) -> None:
+    """The diskless agents on all Ray nodes, and spark-defaults.conf."""
+    launcher.agents()
+
+
+@main.command()
+@click.pass_obj
+def status(launcher: Launcher) -> None:
+    """What was started on this host, and whether it runs."""
+    sys.exit(0 if launcher.status() else 1)
+
+
+@main.command()
+@click.option("--discard", is_flag=True, help="Also if the agents hold files: they are lost.")
+@click.pass_obj
+def down(launcher: Launcher, discard: bool) -> None:
+    """End what was started on this host, the agents first."""
+    launcher.down(discard=discard)
+
+
+@main.command()
+@click.pass_obj
+def env(launcher: Launcher) -> None:
+    """Print what `diskless chaos` and `ray` need to reach this Ray: eval it in a shell."""
+    for name, value in launcher.ray_env().items():
+        if name.startswith("RAY_"):
+            print(f"export {name}={value}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except DisklessError as error:
+        print(f"launch: {error.reason}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
