@@ -37,7 +37,9 @@ FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 TIMEOUT = "fs.diskless.timeout"
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing"
+BY_FILE_CONTEXT = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
+)
 
 Rows = list[tuple[Any, ...]]
 Sink = Callable[[DataFrame, int], None]

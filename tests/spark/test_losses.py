@@ -6,6 +6,7 @@ Agents on Ray are killed and paused for real.
 
 import itertools
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -17,13 +18,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from diskless.client import Client, connect
+from diskless.config import KIB
 from diskless.errors import DeadlineExceeded, Unavailable
 from diskless.launch.local import LocalCluster
 from diskless.model import parse_slot
-from tests.conftest import StartCluster
+from tests.conftest import Connect, StartCluster
 from tests.spark import streams
 from tests.spark.streams import Numbers, Said, files_under, rows_of, totals
-from tests.support import STRIPED, Program, Relay, eventually, leader, ray_program
+from tests.support import BRISK, STRIPED, Program, Relay, eventually, kill, leader, ray_program
 
 AGENTS, K = 6, 2
 VOTERS = 2 * K + 1
@@ -124,9 +126,8 @@ def check_fails_and_resumes(spark: SparkSession, client: Client, uri: str, pause
         streams.await_batch(query, 1)
         with pause():
             eventually(lambda: not query.isActive, RECOVERY_S)
-            assert f"NoQuorum: the namespace needs {K + 1} of {VOTERS} voters" in str(
-                query.exception()
-            )
+            cause = f"NoQuorum: the namespace needs {K + 1} of {VOTERS} voters"
+            assert cause in str(query.exception())
         wait_until_well(client)
         offsets = sorted(int(Path(name).name) for name in files_under(client, "/paused/offsets"))
         commits = sorted(int(Path(name).name) for name in files_under(client, "/paused/commits"))
@@ -183,20 +184,23 @@ def await_standstill(*queries: StreamingQuery) -> None:
 
 
 def test_state_that_is_lost_for_good_is_never_made_up(
-    spark: SparkSession, start: StartCluster
+    spark: SparkSession, start: StartCluster, connect: Connect
 ) -> None:
-    """k+1 agents die that hold shards of the state, two voters at most: the namespace goes on."""
-    cluster, said = start(tuning=STRIPED), Said()
-    checkpoint = f"{cluster.uri}q"
-    stream = totals(NUMBERS.stream(spark))
-    with streams.settings(spark, SHORT), streams.running(stream, checkpoint, said) as query:
+    """k+1 agents die that had shards of it; k voters among them, so the namespace goes on."""
+    cluster, said = start(tuning=BRISK), Said()
+    client, checkpoint = connect(cluster), f"{cluster.uri}lost"
+    stream = totals(Numbers(rows=20_000, keys=20_000).stream(spark))
+    with streams.running(stream, checkpoint, said) as query:
         streams.await_batch(query, 1)
-    cluster.kill(3, 4, 5)
-    with streams.settings(spark, SHORT):
-        query = streams.start(stream, checkpoint, said)
-        eventually(lambda: not query.isActive, RECOVERY_S)
-    assert "TooFewShards" in str(query.exception())
-    check(spark, said)
+    eventually(lambda: client.status()["bytes_inline"] < 16 * KIB)
+    commits, batches = files_under(client, "/lost/commits"), dict(said.batches)
+
+    kill(cluster, 3, 4, 5)
+    query = streams.start(stream, checkpoint, said)
+    eventually(lambda: not query.isActive, RECOVERY_S)
+    cause = r"3 of 4 required shards readable \(gone: agent-3, agent-4, agent-5\)"
+    assert re.search(cause, str(query.exception()))
+    assert (files_under(client, "/lost/commits"), said.batches) == (commits, batches)
 
 
 # On Ray.
@@ -204,10 +208,8 @@ def test_state_that_is_lost_for_good_is_never_made_up(
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Program]:
-    with ray_program("--agents", str(AGENTS), "-m", "4", "-k", str(K), "--memory", "128MiB") as (
-        program,
-        _,
-    ):
+    settings = ("--agents", str(AGENTS), "-m", "4", "-k", str(K), "--memory", "128MiB")
+    with ray_program(*settings) as (program, _):
         yield program
 
 

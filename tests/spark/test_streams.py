@@ -68,6 +68,13 @@ def other_jvm(cluster: LocalCluster) -> Iterator[OtherJvm]:
         yield other
 
 
+@pytest.fixture(scope="module")
+def executors(cluster: LocalCluster) -> Iterator[OtherJvm]:
+    """A driver and two executors, each a JVM of its own."""
+    with OtherJvm(cluster.uri, master="local-cluster[2,1,1024]") as other:
+        yield other
+
+
 def suffixes_of_state(client: Client, path: str) -> set[str]:
     """`.delta`, `.zip` …, as the state of the first partition has them."""
     names = [Path(name).name for name in files_under(client, f"{path}/state/0/0")]
@@ -147,7 +154,7 @@ class RunningTotals(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._total = handle.getValueState("total", "count LONG, sum LONG")
 
-    def handleInputRows(  # noqa: N802
+    def handleInputRows(
         self, key: Any, rows: Iterator[pandas.DataFrame], timerValues: Any
     ) -> Iterator[pandas.DataFrame]:
         count, total = self._total.get() or (0, 0)
@@ -233,10 +240,8 @@ def test_the_state_of_a_query_can_be_read_as_a_table(
 
     assert state() == rows_of(totals(feed.batch(spark)))
     assert state(batchId=0) == after_first
-    described = spark.read.format("state-metadata").load(checkpoint).collect()
-    assert [(row.operatorName, row.numPartitions) for row in described] == [
-        ("stateStoreSave", PARTITIONS)
-    ]
+    (operator,) = spark.read.format("state-metadata").load(checkpoint).collect()
+    assert (operator.operatorName, operator.numPartitions) == ("stateStoreSave", PARTITIONS)
 
 
 def test_two_queries_race_for_one_checkpoint_and_one_of_them_fails(
@@ -351,19 +356,25 @@ def test_a_batch_is_one_command_for_each_of_its_files(
         )
 
 
+@pytest.mark.parametrize(
+    "manager",
+    [
+        pytest.param({}, id="FileSystem"),
+        pytest.param({streams.FILE_MANAGER: streams.BY_FILE_CONTEXT}, id="FileContext"),
+    ],
+)
 def test_executors_write_checkpoints_too(
-    cluster: LocalCluster, spark: SparkSession, client: Client, feed: Feed, tmp_path: Path
+    spark: SparkSession,
+    feed: Feed,
+    tmp_path: Path,
+    checkpoint: str,
+    executors: OtherJvm,
+    manager: dict[str, object],
 ) -> None:
-    """Through the FileSystem with our own manager, through the FileContext with Spark's."""
-    by_context = {streams.FILE_MANAGER: f"{streams.MANAGERS}.FileContextBasedCheckpointFileManager"}
-    feed.arrive(2)
-    with OtherJvm(cluster.uri, master="local-cluster[2,1,1024]") as executors:
-        for name, conf in {"own": {}, "context": by_context}.items():
-            said = Said()
-            for _ in range(2):
-                executors.start(
-                    name, f"diskless:///executors/{name}", feed=tmp_path / "feed", conf=conf
-                )
-                executors.finish(name, said)
-                feed.arrive(1)
-            assert suffixes_of_state(client, f"/executors/{name}") == {".delta"}
+    """Our manager uses the FileSystem; one of Spark's own uses the FileContext."""
+    said = Said()
+    for _ in range(2):
+        feed.arrive(2)
+        executors.start("far", checkpoint, feed=tmp_path / "feed", conf=manager)
+        executors.finish("far", said)
+        assert said.latest == rows_of(totals(feed.batch(spark)))
