@@ -102,9 +102,13 @@ def test_only_the_partitions_at_hand_are_overwritten_if_asked_for(
 def test_a_job_that_fails_leaves_nothing(
     spark: SparkSession, client: Client, path: str, uri: str
 ) -> None:
-    """One task is done and has its output where the job collects it when the other fails."""
-    broken = f.when(f.col("id") < 900, f.col("id")).otherwise(f.raise_error(f.lit("broken")))
-    rows = spark.range(0, 1000, 1, 2).select(broken.cast("long").alias("id"))
+    """One task has long committed its few rows when the other fails at its last one."""
+    million = 1_000_000
+    broken = f.when(f.col("id") < 2 * million - 1, f.col("id")).otherwise(
+        f.raise_error(f.lit("broken")).cast("long")
+    )
+    rows = spark.range(0, 2 * million, 1, 2).where(f.col("id") > million - 10)
+    rows = rows.select(broken.alias("id"))
     with pytest.raises(PySparkException, match="broken"):
         rows.write.parquet(uri)
     with pytest.raises(NotFound):

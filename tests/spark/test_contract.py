@@ -37,7 +37,7 @@ def test_a_case_that_fails_is_seen(spark: Any, jvm: Any, cluster: LocalCluster) 
 
 def test_checksums_are_xxh3(jvm: Any) -> None:
     checksum = jvm.io.diskless.spark.Suites.checksum
-    sizes = [*range(0, 300), 511, 512, 513, 1023, 1024, 1025, 2000, 4096, 100_000, 1 << 20]
+    sizes = [*range(300), 511, 512, 513, 1023, 1024, 1025, 2000, 4096, 100_000, 1 << 20]
     for size in sizes:
         data = content(size)
         wanted = xxhash.xxh3_64_hexdigest(data)

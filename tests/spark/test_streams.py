@@ -13,7 +13,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from diskless.client import Client
 from diskless.launch.local import LocalCluster
-from tests.conftest import StartCluster
+from tests.conftest import Connect, StartCluster
 from tests.spark import streams
 from tests.spark.streams import Feed, Numbers, OtherJvm, Said, files_under, rows_of, totals
 from tests.support import BRISK, bytes_used, eventually
@@ -209,7 +209,7 @@ def test_a_query_that_appends_says_everything_once(
         assert said.rows == expected
 
 
-@pytest.mark.parametrize("query", [transform, apply])
+@pytest.mark.parametrize("query", [transform, pytest.param(apply, marks=pytest.mark.slow)])
 def test_state_of_python_functions_goes_on(
     spark: SparkSession, feed: Feed, checkpoint: str, query: Any
 ) -> None:
@@ -293,28 +293,27 @@ def test_stopping_a_query_at_any_moment_is_clean_and_disturbs_no_other(
 
 
 def test_old_batches_are_deleted_and_their_memory_comes_back(
-    spark: SparkSession, start: StartCluster
+    spark: SparkSession, start: StartCluster, connect: Connect
 ) -> None:
+    """What the agents hold after 30 batches is what they held after 10, and in the end nothing."""
     cluster = start(tuning=BRISK)
-    numbers, said = Numbers(rows=2000, keys=2000), Said()
-    path = "/retained"
-    with (
-        cluster.connect() as client,
-        streams.settings(spark, OFTEN | {streams.BATCHES_RETAINED: 2}),
-    ):
-        stream = totals(numbers.stream(spark))
-        with streams.running(stream, f"{cluster.uri}{path[1:]}", said) as query:
-            streams.await_batch(query, 8)
-            early_bytes = client.summary(path).bytes
-            streams.await_batch(query, 24)
-            assert client.summary(path).bytes < 2 * early_bytes
-        kept = files_under(client, path)
-        print(len(kept), early_bytes, sum(kept.values()), bytes_used(cluster))
-        assert f"{path}/offsets/0" not in kept
-        status = client.status()
-        assert status["bytes_logical"] == sum(kept.values())
-        client.delete(path, recursive=True)
-        eventually(lambda: bytes_used(cluster) == 0)
+    client, path = connect(cluster), "/retained"
+    stream = totals(Numbers(rows=2000, keys=2000).stream(spark))
+
+    def bytes_held() -> tuple[int, int]:
+        return client.status()["bytes_logical"], bytes_used(cluster)
+
+    with streams.settings(spark, OFTEN | {streams.BATCHES_RETAINED: 2}):
+        with streams.running(stream, f"{cluster.uri}{path[1:]}", Said()) as query:
+            streams.await_batch(query, 10)
+            early = bytes_held()
+            streams.await_batch(query, 30)
+            print(early, bytes_held(), len(files_under(client, path)))
+            eventually(lambda: all(map(lambda now, then: now < 2 * then, bytes_held(), early)))
+        assert not client.exists(f"{path}/offsets/20")
+        assert not client.exists(f"{path}/state/0/0/20.delta")
+    client.delete(path, recursive=True)
+    eventually(lambda: bytes_held() == (0, 0))
 
 
 def commands(client: Client, path: str, *, after: int) -> list[tuple[int, str, str]]:

@@ -2,7 +2,6 @@ package io.diskless.spark
 
 import java.util.concurrent.{
   CompletableFuture, ExecutionException, Semaphore, ThreadLocalRandom, TimeoutException, TimeUnit}
-import java.util.concurrent.locks.Lock
 
 /** A moment by which to be done. Every wait of a task thread goes through one.
   *
@@ -16,8 +15,6 @@ private[spark] final class Deadline(what: String, val nanos: Long) {
 
   def acquire(permits: Semaphore): Boolean =
     interruptibly(permits.tryAcquire(left, TimeUnit.NANOSECONDS))
-
-  def acquire(lock: Lock): Boolean = interruptibly(lock.tryLock(left, TimeUnit.NANOSECONDS))
 
   def pause(nanos: Long): Unit = interruptibly(TimeUnit.NANOSECONDS.sleep(nanos))
 

@@ -1,7 +1,5 @@
 package io.diskless.spark
 
-import java.util.concurrent.locks.ReentrantLock
-
 import scala.collection.mutable
 
 import com.fasterxml.jackson.databind.node.ObjectNode
@@ -22,19 +20,18 @@ private[spark] final class Ticket(var session: Long, var sequence: Long) {
 private[spark] final class Sessions(open: Attempts => Long) {
   import Sessions._
 
-  private val opening = new ReentrantLock
   private var session = 0L
   private var last = 0L
   private val pending = mutable.TreeSet.empty[Long]
 
-  def ticket(attempts: Attempts): Ticket = next().getOrElse {
-    if (!attempts.overall.acquire(opening)) {
-      throw Errors.unavailable(s"${attempts.what}: no session could be opened in time")
-    }
-    try next().getOrElse { // Another thread may have opened one meanwhile.
+  /** Nobody waits for another's session: when there is none yet, each who needs one asks. */
+  def ticket(attempts: Attempts): Ticket = {
+    var found = next()
+    while (found.isEmpty) {
       begin(open(attempts))
-      next().get
-    } finally opening.unlock()
+      found = next()
+    }
+    found.get
   }
 
   /** The old numbers are no good, and nothing has happened under them: gives it new ones. */
@@ -51,7 +48,7 @@ private[spark] final class Sessions(open: Attempts => Long) {
   }
 
   private def next(): Option[Ticket] = synchronized {
-    if (session == 0 || pending.headOption.exists(last - _ >= WindowMax)) None
+    if (needsAnother) None
     else {
       last += 1
       pending += last
@@ -60,10 +57,15 @@ private[spark] final class Sessions(open: Attempts => Long) {
   }
 
   private def begin(number: Long): Unit = synchronized {
-    session = number
-    last = 0
-    pending.clear()
+    if (needsAnother) { // Else another thread was faster.
+      session = number
+      last = 0
+      pending.clear()
+    }
   }
+
+  private def needsAnother: Boolean =
+    session == 0 || pending.headOption.exists(last - _ >= WindowMax)
 }
 
 private[spark] object Sessions {

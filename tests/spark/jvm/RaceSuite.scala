@@ -38,7 +38,7 @@ class RaceSuite extends Suite {
       out.close()
     }
     write(0)
-    checkReaders(env, () => (1 to 150).foreach(write)) { found =>
+    checkReaders(env, () => (1 to 120).foreach(write)) { found =>
       Check.equal(found, version(found(0)))
     }
   }
