@@ -25,7 +25,7 @@ import pytest
 from diskless.client import connect
 from diskless.client import descriptor as descriptors
 from diskless.client.attempts import Attempts
-from diskless.client.caller import Caller
+from diskless.client.caller import SEQUENCES_MAX, Caller
 from diskless.client.client import Client
 from diskless.client.connection import Connection
 from diskless.client.descriptor import Descriptor, parse_uri, resolve
@@ -497,6 +497,20 @@ def test_many_threads_share_a_client(cluster, client):
     assert errors == []
     assert len(cluster.state.answers) == 160
     assert len({session for session, _ in cluster.state.answers}) == 1
+
+
+def test_a_mutation_that_is_repeated_for_long_does_not_fall_out_of_its_session(cluster, client):
+    """Others of the same client go on meanwhile, beyond what agents remember of a session."""
+    caller = client._caller
+    attempts = caller.attempts("a slow one")
+    slow = caller.ticket(attempts)
+    sessions = {caller.ticket(attempts).session for _ in range(SEQUENCES_MAX)}
+    assert sessions == {slow.session}
+    later = [caller.ticket(attempts) for _ in range(3)]
+    assert slow.session not in {ticket.session for ticket in later}
+    del slow, later
+    last = caller.ticket(attempts).session
+    assert {caller.ticket(attempts).session for _ in range(2 * SEQUENCES_MAX)} == {last}
 
 
 def in_child(work: Callable[[], None]) -> None:
