@@ -180,6 +180,8 @@ class Caller:
             self.drop(connection)
             raise
         self.give_back(connection)
+        if isinstance(reply.error, Unavailable):
+            self._routes.hindered(connection.peer, time.monotonic())
         return reply
 
     def _is_crowded(self) -> bool:

@@ -30,7 +30,7 @@ from diskless.client.client import Client
 from diskless.client.connection import Connection
 from diskless.client.descriptor import Descriptor, parse_uri, resolve
 from diskless.client.files import Writer, read_bytes
-from diskless.client.routes import SKIP_S_MAX, SKIP_S_MIN, Routes
+from diskless.client.routes import HINDERED_S, SKIP_S_MAX, SKIP_S_MIN, Routes
 from diskless.client.upload import UNSEALED_BYTES_MAX, Upload
 from diskless.config import KIB, MIB
 from diskless.errors import (
@@ -157,6 +157,15 @@ def test_an_agent_on_this_host_is_preferred_and_one_that_failed_is_passed_over()
     routes.failed(peers[1], 0.0)
     assert routes.pick(bulk=True, now=SKIP_S_MIN / 2).slot != 1
     assert routes.pick(bulk=True, now=SKIP_S_MIN * 2).slot == 1
+
+
+def test_an_agent_that_cannot_help_for_now_is_passed_over_for_a_moment():
+    peers = [Peer(slot, f"h:{slot}", "", "h", True) for slot in range(2)]
+    routes = Routes(peers, salt="")
+    first = routes.pick(bulk=False, now=0.0)
+    routes.hindered(first, 0.0)
+    assert routes.pick(bulk=False, now=HINDERED_S / 2) != first
+    assert routes.pick(bulk=False, now=HINDERED_S) == first
 
 
 def test_an_agent_that_fails_again_and_again_is_passed_over_for_longer_until_it_works():
