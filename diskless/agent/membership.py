@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 JOIN_PAUSE_S = 0.2
 BEATS_PER_TIMEOUT = 4
+DAMAGED_PER_PULSE = 256
 
 
 class Member:
@@ -34,6 +35,7 @@ class Member:
         holds: Callable[[], Iterable[Hold]],
         messages_sent: Callable[[], int],
         corrupt_shards_seen: Callable[[], int],
+        requests: Callable[[], int],
         retain: Callable[[Collection[str]], None],
     ) -> None:
         """`retain` is told which addresses agents have, to forget all others."""
@@ -43,6 +45,7 @@ class Member:
         self._holds = holds
         self._messages_sent = messages_sent
         self._corrupt_shards_seen = corrupt_shards_seen
+        self._requests = requests
         self.boot = ""
         self._view = 0
         self.joined = asyncio.Event()
@@ -92,6 +95,8 @@ class Member:
             messages_sent=self._messages_sent(),
             corrupt_shards_seen=self._corrupt_shards_seen(),
             holds=tuple(self._holds()),
+            damaged=tuple(self._shards.damaged(limit=DAMAGED_PER_PULSE)),
+            requests=self._requests(),
         )
 
     def _maybe_joined(self) -> None:

@@ -1,0 +1,38 @@
+"""Looks through this agent's shards for damage that nobody has read yet, slowly."""
+
+import asyncio
+import logging
+
+from diskless.agent.shards import ShardStore
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 1.0
+"""Before an agent without shards looks again."""
+
+
+class Scrubber:
+    """Verifies every shard in turn; what is damaged the next heartbeat tells the leader."""
+
+    def __init__(self, *, shards: ShardStore, bytes_per_s: int) -> None:
+        self._shards = shards
+        self._bytes_per_s = bytes_per_s
+        self.bytes_scrubbed = 0
+
+    async def run(self) -> None:
+        while True:
+            await self.scrub()
+            await asyncio.sleep(IDLE_S)
+
+    async def scrub(self) -> int:
+        """One look at all that is here now; returns how many shards are damaged."""
+        damaged = 0
+        for stripe, index, size in self._shards.names():
+            if not self._shards.has(stripe, index):
+                continue  # dropped meanwhile
+            if not self._shards.verify(stripe, index):
+                damaged += 1
+                log.error("damaged shard stripe=%s index=%d", stripe, index)
+            self.bytes_scrubbed += size
+            await asyncio.sleep(size / self._bytes_per_s)
+        return damaged
