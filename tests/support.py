@@ -280,6 +280,7 @@ def hidden_shards(cluster: LocalCluster, *slots: int) -> Iterator[None]:
         for memory, stripes in zip(memories, kept, strict=True):
             assert not memory._stripes, "something was stored while the shards were hidden"
             memory._stripes = stripes
+            memory._damaged.clear()  # nothing was, however much was missed
 
     on_loop(cluster, hide)
     try:

@@ -2,17 +2,18 @@
 
 Repair works in waves. While no client asks for anything the next wave follows at once.
 Otherwise repair pauses after each wave, longer the more it slows the clients' commands
-down: those that end during a wave are compared with those that end between waves.
+down: all commands since repair began are compared with those that met no wave.
 """
 
-SLOWER_MAX = 2.0
-"""How much longer than between waves a client's command may take before repair gives way."""
-SLOWER_OK = 1.5
+SLOWER_MAX = 4.0
+"""How much longer than without repair a command may take on average; then it gives way.
+Few meet a wave, so that the median is far below."""
+SLOWER_OK = 3.0
 SHARE_MIN = 0.1
 SHARE_MAX = 0.9
-GIVE_WAY = 0.8
-CATCH_UP = 1.1
-WEIGHT = 0.1
+GIVE_WAY = 0.9
+CATCH_UP = 1.05
+WEIGHT = 0.05
 """Of the newest command in the averages."""
 PAUSE_S_MIN = 0.002
 PAUSE_S_MAX = 1.0
@@ -23,16 +24,15 @@ class Pacer:
         """`share` is the part of the time to begin with while clients are at work."""
         self.share = share
         self._working = False
-        self._wave_s: float | None = None
+        self._all_s: float | None = None
         self._calm_s: float | None = None
         self._commands = 0
 
     def note_command(self, took_s: float) -> None:
         """A client's command was committed."""
         self._commands += 1
-        if self._working:
-            self._wave_s = _average(self._wave_s, took_s)
-        else:
+        self._all_s = _average(self._all_s, took_s)
+        if not self._working:
             self._calm_s = _average(self._calm_s, took_s)
 
     def wave_begins(self) -> None:
@@ -49,9 +49,9 @@ class Pacer:
         return min(max(took_s * (1 / self.share - 1), PAUSE_S_MIN), PAUSE_S_MAX)
 
     def _adapt(self) -> None:
-        if self._wave_s is None or self._calm_s is None:
+        if self._all_s is None or self._calm_s is None:
             return
-        slower = self._wave_s / max(self._calm_s, 1e-6)
+        slower = self._all_s / max(self._calm_s, 1e-6)
         if slower > SLOWER_MAX:
             self.share = max(self.share * GIVE_WAY, SHARE_MIN)
         elif slower < SLOWER_OK:

@@ -38,7 +38,7 @@ from diskless.repair import (
 log = logging.getLogger(__name__)
 
 WAVE_STRIPES = 32
-WAVE_STRIPES_BUSY = 8
+WAVE_STRIPES_BUSY = 4
 """Rebuilt at once; fewer while clients are at work, so that pauses come often."""
 PLAN_STRIPES = 2000
 """Examined at a stretch, before others get their turn on the event loop."""

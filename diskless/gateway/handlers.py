@@ -62,6 +62,8 @@ class ClientDoor:
         self._packer = packer
         self._reader = reader
         self._uploads = uploads
+        self.requests = 0
+        """Of clients at work; those of onlookers are not counted."""
         self._handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
             Kind.SESSION: self._session,
             Kind.PUT: self._put,
@@ -117,6 +119,7 @@ class ClientDoor:
         if self._roster.version < 0:
             # It would take the others for dead, and say so to the client.
             raise Unavailable(f"{slot_name(self._roster.slot)} has not joined the cluster yet")
+        self.requests += kind not in (Kind.STATUS, Kind.EVENTS)
         answer = self._handlers[kind](meta, payload)
         if kind is Kind.WRITE:
             assert isinstance(meta, m.Write)

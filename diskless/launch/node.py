@@ -120,7 +120,7 @@ class Node:
             holds=self._holds,
             messages_sent=lambda: self.peers.messages_sent,
             corrupt_shards_seen=lambda: self.reader.corrupt_shards_seen,
-            requests=lambda: self.gateway.counters.frames_in,
+            requests=lambda: self.door.requests,
             retain=self.peers.retain,
         )
         self.monitor = Monitor(
@@ -189,7 +189,7 @@ class Node:
             member=self.member,
             voter=self.replica,
         )
-        door = ClientDoor(
+        self.door = ClientDoor(
             settings=cluster,
             cluster_id=settings.cluster_id,
             roster=self.roster,
@@ -199,7 +199,7 @@ class Node:
             reader=self.reader,
             uploads=self.uploads,
         )
-        self.gateway = Gateway(door, secret=settings.secret, tuning=tuning)
+        self.gateway = Gateway(self.door, secret=settings.secret, tuning=tuning)
         self.address = ""
         self.gateway_address = ""
         self._tasks: set[asyncio.Task[None]] = set()
