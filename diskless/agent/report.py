@@ -1,5 +1,6 @@
 """What `diskless status` says: one object about the whole cluster, made by the leader."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,6 +36,7 @@ class Reporter:
         self._now_ms = now_ms
         self._health_key: tuple[object, ...] = ()
         self._health: dict[str, int] = {}
+        self._placed: Counter[int] = Counter()
 
     @property
     def _state(self) -> NamespaceState:
@@ -126,6 +128,7 @@ class Reporter:
             "shards": pulse.shards if pulse else 0,
             "bytes_used": pulse.bytes_used if pulse else 0,
             "bytes_max": self._settings.memory_bytes,
+            "shards_placed": self._placed[slot],
         }
 
     def _stripe_health(self) -> dict[str, int]:
@@ -150,10 +153,12 @@ class Reporter:
         damaged = self._repairer.damaged()
         count = {"total": 0, "healthy": 0, "degraded": 0, "lost": 0}
         margin = margin_hosts = k
+        self._placed.clear()
         for id_, entry in ledger.entries.items():
             if id_ in ledger.freed_ms:
                 continue
             stripe = entry.stripe
+            self._placed.update(place.slot for place in stripe.places)
             on = [
                 hosts[place]
                 for index, place in enumerate(stripe.places)

@@ -80,6 +80,7 @@ class ClientDoor:
             Kind.SUMMARY: self._summary,
             Kind.STATUS: self._status,
             Kind.EVENTS: self._events,
+            Kind.DRAIN: self._drain,
         }
 
     # -- what the gateway asks --------------------------------------------------
@@ -258,6 +259,22 @@ class ClientDoor:
 
     def _events(self, meta: m.Events, _: Payload) -> Answer | Awaitable[Answer]:
         return self._ask(q.Events(meta.after, meta.limit), m.EventPage)
+
+    async def _drain(self, meta: m.Drain, _: Payload) -> Answer:
+        if not meta.undo:
+            self._check_drain(meta.slot)
+        done = await self._namespace.run(c.Drain(meta.slot, not meta.undo))
+        return m.Drained(done.changed), ()
+
+    def _check_drain(self, slot: int) -> None:
+        """Raises TooFewAgents if writes would have to be refused without that agent."""
+        needed = self._settings.parity_shards + 1
+        left = sum(agent.slot != slot for agent in self._roster.takers())
+        if left < needed:
+            raise TooFewAgents(
+                f"without {slot_name(slot)} {left} agents would be left to write to, and a "
+                f"write needs {needed}: bring others back, or end their draining, first"
+            )
 
     async def _session(self, meta: m.Empty, _: Payload) -> Answer:
         done = await self._namespace.run(c.OpenSession())

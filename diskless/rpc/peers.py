@@ -24,12 +24,15 @@ from diskless.rpc.services import (
     FROM_KEY,
     MEMBERSHIP,
     NAMESPACE,
+    PROTOCOL,
+    PROTOCOL_KEY,
     REPLICA_METHOD,
     SECRET_KEY,
     SHARDS,
     SLOT_KEY,
     VOTER_BATCH,
     Service,
+    format_protocol,
 )
 from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
 
@@ -41,6 +44,7 @@ class Peers:
 
     def __init__(self, *, slot: int, secret: str, tuning: Tuning) -> None:
         self._slot = slot
+        self.protocol = PROTOCOL
         self.address = ""
         """Where this agent listens itself; voters tell each other."""
         self.on_broken: Callable[[int, str], None] = lambda slot, address: None
@@ -182,8 +186,7 @@ class Peers:
             channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
             stream = channel.stream_stream(REPLICA_METHOD)
             metadata = (
-                (SECRET_KEY, self._secret),
-                (SLOT_KEY, str(slot)),
+                *self._introduction(slot),
                 (FROM_KEY, str(self._slot)),
                 (ADDRESS_KEY, self.address),
             )
@@ -231,7 +234,7 @@ class Peers:
         if key not in self._links:
             channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
             stream = channel.stream_stream(service.method)
-            metadata = ((SECRET_KEY, self._secret), (SLOT_KEY, str(slot)))
+            metadata = self._introduction(slot)
             link = Link(
                 lambda: stream(metadata=metadata),
                 peer=f"{slot_name(slot)} at {address}",
@@ -241,6 +244,14 @@ class Peers:
             )
             self._links[key] = channel, link
         return self._links[key][1]
+
+    def _introduction(self, slot: int) -> tuple[tuple[str, str], ...]:
+        """What every stream begins with: that we may, whom we mean, what we speak."""
+        return (
+            (SECRET_KEY, self._secret),
+            (SLOT_KEY, str(slot)),
+            (PROTOCOL_KEY, format_protocol(self.protocol)),
+        )
 
     def retain(self, addresses: Collection[str]) -> None:
         """Closes the streams to addresses that no agent has any more."""

@@ -22,12 +22,16 @@ from diskless.rpc.services import (
     MEMBERSHIP,
     MESSAGE_BYTES_MAX,
     NAMESPACE,
+    PROTOCOL,
+    PROTOCOL_KEY,
     REPLICA_METHOD,
     SECRET_KEY,
     SHARDS,
     SLOT_KEY,
     VOTER_BATCH,
     Service,
+    format_protocol,
+    parse_protocol,
 )
 from diskless.rpc.v1 import common_pb2, membership_pb2, namespace_pb2, shards_pb2
 
@@ -160,6 +164,17 @@ class AgentServer:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION, f"this is {slot_name(self._slot)}"
             )
+        await self._check_protocol(str(given.get(PROTOCOL_KEY, "")), context)
+
+    async def _check_protocol(self, text: str, context: grpc.aio.ServicerContext) -> None:
+        version = parse_protocol(text)
+        if version is None or version[0] != PROTOCOL[0]:
+            line = (
+                f"{slot_name(self._slot)} speaks protocol {format_protocol(PROTOCOL)} and the "
+                f"caller {text or 'none'}: run one major version of diskless on all agents"
+            )
+            log.warning("other protocol refused peer=%s error=%s", context.peer(), line)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, line)
 
     def _on_shards(self, call: Any, payload: memoryview) -> Item | Awaitable[Item]:
         match call.WhichOneof("call"):
