@@ -37,8 +37,10 @@ class Member:
         corrupt_shards_seen: Callable[[], int],
         requests: Callable[[], int],
         retain: Callable[[Collection[str]], None],
+        repair_delay_s: float,
     ) -> None:
-        """`retain` is told which addresses agents have, to forget all others."""
+        """`retain` is told which addresses agents have, to forget all others. After
+        `repair_delay_s` without a beat what this agent holds may have been moved."""
         self._roster = roster
         self._shards = shards
         self._retain = retain
@@ -47,6 +49,8 @@ class Member:
         self._corrupt_shards_seen = corrupt_shards_seen
         self._requests = requests
         self.boot = ""
+        self._repair_delay_s = repair_delay_s
+        self._beaten_s: float | None = None
         self._view = 0
         self.joined = asyncio.Event()
 
@@ -67,6 +71,10 @@ class Member:
 
         A leader that was replaced and does not know it has no news.
         """
+        now_s = asyncio.get_running_loop().time()
+        if self._beaten_s is not None and now_s - self._beaten_s > self._repair_delay_s:
+            self._shards.doubt_all()  # it may have been us who slept, and know nothing of it
+        self._beaten_s = now_s
         if beat.view < self._view:
             return self.vital_signs()
         self._view = beat.view

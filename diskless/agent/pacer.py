@@ -2,19 +2,28 @@
 
 Repair works in waves. While no client asks for anything the next wave follows at once.
 Otherwise repair pauses after each wave, longer the more it slows the clients' commands
-down: all commands since repair began are compared with those that met no wave.
+down: the latest commands are compared with the latest of those that met no wave. Pauses
+go first when clients can bear it, then waves grow.
 """
 
-SLOWER_MAX = 4.0
-"""How much longer than without repair a command may take on average; then it gives way.
-Few meet a wave, so that the median is far below."""
-SLOWER_OK = 3.0
+from collections import deque
+from statistics import median
+
+SLOWER_MAX = 2.0
+"""How much longer than without repair half of the commands may take; then it gives way."""
+SLOWER_OK = 1.5
 SHARE_MIN = 0.1
 SHARE_MAX = 0.9
 GIVE_WAY = 0.9
 CATCH_UP = 1.05
-WEIGHT = 0.05
-"""Of the newest command in the averages."""
+COMMANDS = 64
+"""The latest, which count."""
+COMMANDS_ENOUGH = 8
+WAVE_STRIPES = 32
+"""Of a wave while no client is at work."""
+WAVE_STRIPES_BUSY_MIN = 4
+WAVE_STRIPES_BUSY_MAX = 16
+"""Of a wave otherwise: a command that meets it waits for about as long as it takes."""
 PAUSE_S_MIN = 0.002
 PAUSE_S_MAX = 1.0
 
@@ -23,17 +32,22 @@ class Pacer:
     def __init__(self, *, share: float) -> None:
         """`share` is the part of the time to begin with while clients are at work."""
         self.share = share
+        self._busy_stripes = WAVE_STRIPES_BUSY_MIN
         self._working = False
-        self._all_s: float | None = None
-        self._calm_s: float | None = None
         self._commands = 0
+        self._all_s: deque[float] = deque(maxlen=COMMANDS)
+        self._calm_s: deque[float] = deque(maxlen=COMMANDS)
 
     def note_command(self, took_s: float) -> None:
         """A client's command was committed."""
         self._commands += 1
-        self._all_s = _average(self._all_s, took_s)
+        self._all_s.append(took_s)
         if not self._working:
-            self._calm_s = _average(self._calm_s, took_s)
+            self._calm_s.append(took_s)
+
+    def wave_stripes(self, *, clients_at_work: bool) -> int:
+        """How many stripes the next wave may have."""
+        return self._busy_stripes if clients_at_work else WAVE_STRIPES
 
     def wave_begins(self) -> None:
         self._working = True
@@ -49,14 +63,14 @@ class Pacer:
         return min(max(took_s * (1 / self.share - 1), PAUSE_S_MIN), PAUSE_S_MAX)
 
     def _adapt(self) -> None:
-        if self._all_s is None or self._calm_s is None:
+        if min(len(self._all_s), len(self._calm_s)) < COMMANDS_ENOUGH:
             return
-        slower = self._all_s / max(self._calm_s, 1e-6)
-        if slower > SLOWER_MAX:
+        slower = median(self._all_s) / max(median(self._calm_s), 1e-6)
+        if slower > SLOWER_MAX and self._busy_stripes > WAVE_STRIPES_BUSY_MIN:
+            self._busy_stripes -= 1
+        elif slower > SLOWER_MAX:
             self.share = max(self.share * GIVE_WAY, SHARE_MIN)
-        elif slower < SLOWER_OK:
+        elif slower < SLOWER_OK and self.share < SHARE_MAX:
             self.share = min(self.share * CATCH_UP, SHARE_MAX)
-
-
-def _average(known: float | None, latest: float) -> float:
-    return latest if known is None else known + WEIGHT * (latest - known)
+        elif slower < SLOWER_OK:
+            self._busy_stripes = min(self._busy_stripes + 1, WAVE_STRIPES_BUSY_MAX)

@@ -11,7 +11,8 @@ were written without, stripes are encoded anew in the shape that fits (`Rewriter
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from diskless.agent.pacer import Pacer
 from diskless.agent.ports import Pulse, Rebuilt, ShardPeers
@@ -21,7 +22,7 @@ from diskless.agent.rewriter import REWRITE_BYTES_MAX, REWRITE_FILES_MAX, Rewrit
 from diskless.agent.roster import Roster
 from diskless.agent.shards import ShardStore
 from diskless.config import ClusterSettings
-from diskless.errors import DisklessError, TooFewShards, Unavailable
+from diskless.errors import CapacityExceeded, DisklessError, TooFewShards, Unavailable
 from diskless.model import FileRecord, HeldShard, Place, Stripe, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace.ledger import Entry
@@ -37,9 +38,8 @@ from diskless.repair import (
 
 log = logging.getLogger(__name__)
 
-WAVE_STRIPES = 32
-WAVE_STRIPES_BUSY = 4
-"""Rebuilt at once; fewer while clients are at work, so that pauses come often."""
+MOVE_STRIPES = 32
+"""Rebuilt stripes whose moves are committed together."""
 PLAN_STRIPES = 2000
 """Examined at a stretch, before others get their turn on the event loop."""
 UNFIT_S = 3.0
@@ -47,7 +47,18 @@ UNFIT_S = 3.0
 HEALED_S = 3.0
 """How long an agent may take to say that a shard is not damaged any more."""
 LOOK_ANYWAY_S = 30.0
-"""How often all stripes are examined although no agent has come or gone."""
+LOOK_ANYWAY_DRAINING_S = 2.0
+"""How often all stripes are examined although no agent has come or gone: a writer may have
+taken an agent for dead, or not have heard yet that it is draining."""
+FAILED_PAUSE_S = 0.1
+"""After a wave of which nothing came."""
+NO_ROOM_S = 10.0
+"""Before stripes are encoded anew again after there was no room for it."""
+
+
+_Rebuild = tuple[Stripe, dict[int, Place]]
+"""A stripe as it was, and where some of its shards are stored now."""
+T = TypeVar("T")
 
 
 class Progress:
@@ -73,9 +84,11 @@ class Progress:
         for stripe in stripes:
             self.bytes_done += self._left.pop(stripe, 0)
 
-    @property
-    def stripes_left(self) -> int:
-        return len(self._left)
+    def no_room(self, stripes: Collection[str]) -> None:
+        """Nothing can be done about these for now."""
+        for stripe in stripes:
+            self._left.pop(stripe, None)
+        self.stuck += len(stripes)
 
     def report(self) -> dict[str, object]:
         bytes_left = sum(self._left.values())
@@ -135,6 +148,7 @@ class Repairer:
         self._requests_seen = 0
         self._well: tuple[object, ...] | None = None
         self._looked_s = 0.0
+        self._room_again_s = 0.0
 
     @property
     def _state(self) -> NamespaceState:
@@ -163,8 +177,9 @@ class Repairer:
         """Looks once at all stripes and does what can be done; whether anything was."""
         cluster = self._look()
         key = (self._state.roster_version, cluster.gone, cluster.damaged, cluster.unfit)
-        recently = self._now_s() - self._looked_s < LOOK_ANYWAY_S
-        if key == self._well and recently:
+        draining = any(agent.draining for agent in cluster.agents.values())
+        anyway_s = LOOK_ANYWAY_DRAINING_S if draining else LOOK_ANYWAY_S
+        if key == self._well and self._now_s() - self._looked_s < anyway_s:
             return False
         plan = await self._plan(cluster)
         self._looked_s = self._now_s()
@@ -246,20 +261,23 @@ class Repairer:
     # -- rebuilding -------------------------------------------------------------
 
     async def _rebuild(self, stripes: Sequence[str]) -> bool:
-        """Wave after wave, until all is done, nothing works, or agents came or went."""
+        """Wave after wave, until each had its turn, or agents came or went."""
         at, roster_version = 0, self._state.roster_version
         advanced = False
+        rebuilt: list[_Rebuild] = []
         while at < len(stripes) and self._state.roster_version == roster_version:
-            busy = self._clients_at_work()
-            size = WAVE_STRIPES_BUSY if busy else WAVE_STRIPES
+            size = self._pacer.wave_stripes(clients_at_work=self._clients_at_work())
             wave, at = stripes[at : at + size], at + size
-            moved = await self._paced(self._wave(wave))
-            if not moved:
-                break
-            advanced = True
-        return advanced
+            done = await self._paced(self._wave(wave))
+            if not done:
+                await asyncio.sleep(FAILED_PAUSE_S)
+            rebuilt += done
+            if len(rebuilt) >= MOVE_STRIPES:
+                advanced = await self._move(rebuilt) or advanced
+                rebuilt = []
+        return await self._move(rebuilt) or advanced
 
-    async def _paced(self, work: Awaitable[bool]) -> bool:
+    async def _paced(self, work: Awaitable[T]) -> T:
         began_s = self._now_s()
         self._pacer.wave_begins()
         try:
@@ -279,8 +297,8 @@ class Repairer:
         )
         return self._requests_seen > seen
 
-    async def _wave(self, stripes: Iterable[str]) -> bool:
-        """Rebuilds some stripes and commits their moves; whether any could be."""
+    async def _wave(self, stripes: Iterable[str]) -> list[_Rebuild]:
+        """Rebuilds some stripes, all at once; those that could be."""
         cluster = self._look()
         jobs: list[tuple[Stripe, dict[int, int]]] = []
         for id_ in stripes:
@@ -295,19 +313,24 @@ class Repairer:
             ):
                 jobs.append((entry.stripe, targets))
         outcomes = await asyncio.gather(*(self._job(*job, cluster) for job in jobs))
+        return [
+            (stripe, places) for (stripe, _), places in zip(jobs, outcomes, strict=True) if places
+        ]
+
+    async def _move(self, rebuilt: Sequence[_Rebuild]) -> bool:
+        """Makes it known where rebuilt shards are; whether any stripe is still the same."""
+        if not rebuilt:
+            return False
         moves = [
             c.ShardMove(stripe.id, stripe.version, tuple(sorted(places.items())))
-            for (stripe, _), places in zip(jobs, outcomes, strict=True)
-            if places
+            for stripe, places in rebuilt
         ]
-        if not moves:
-            return False
         (result,) = await self._replica.execute(c.MoveShards(tuple(moves)))
         assert isinstance(result, c.Done)
-        log.info("rebuilt stripes=%d of=%d", result.number, len(jobs))
+        log.info("shards moved stripes=%d of=%d", result.number, len(moves))
         self.progress.done(move.stripe for move in moves)
         self._note_healed(moves)
-        await self._drop_superseded([stripe for stripe, _ in jobs])
+        await self._drop_superseded([stripe for stripe, _ in rebuilt])
         return result.number > 0
 
     async def _job(
@@ -315,14 +338,20 @@ class Repairer:
     ) -> dict[int, Place]:
         """Has one agent that holds a part of a stripe rebuild the rest of it."""
         holders = [stripe.places[index].slot for index in diagnose(stripe, cluster).readable]
-        worker = min(holders, key=lambda slot: (self._load[slot], slot))
+        agents = self._state.agents
+        worker = min(
+            holders,
+            key=lambda slot: (self._roster.suspects(agents[slot]), self._load[slot], slot),
+        )
         self._load[worker] += 1
         try:
             rebuilt = await self._ask(worker, stripe, targets)
-        except (TooFewShards, Unavailable) as error:
+        except DisklessError as error:
             log.warning(
                 "not rebuilt stripe=%s worker=%s error=%s", stripe.id, slot_name(worker), error
             )
+            if isinstance(error, Unavailable):
+                self._roster.suspect(agents[worker])
             return {}
         finally:
             self._load[worker] -= 1
@@ -370,6 +399,9 @@ class Repairer:
 
     async def _reshape(self, stripes: Sequence[str]) -> bool:
         """Encodes stripes anew, a few at a time, in the shape that a write gets now."""
+        if self._now_s() < self._room_again_s:
+            self.progress.no_room(stripes)
+            return False
         roster_version = self._state.roster_version
         advanced = False
         left = list(stripes)
@@ -385,11 +417,20 @@ class Repairer:
                     chosen.add(entry.stripe.id)
                     records |= {id_: self._state.files[id_].record for id_ in entry.files}
                     size += entry.live_bytes
-            if chosen:
+            try:
                 moved = await self._paced(self._rewrite(list(records.values()), chosen))
-                advanced = advanced or moved
-                self.progress.done(chosen)
+            except CapacityExceeded as error:
+                log.warning("no room to encode stripes anew count=%d error=%s", len(left), error)
+                self._room_again_s = self._now_s() + NO_ROOM_S
+                self.progress.no_room(stripes)
+                break
+            advanced = advanced or moved
+            self.progress.done(chosen)
         return advanced
 
     async def _rewrite(self, records: list[FileRecord], stripes: set[str]) -> bool:
-        return await self._rewriter.rewrite(records, sparse=stripes) > 0
+        try:
+            return await self._rewriter.rewrite(records, sparse=stripes) > 0
+        except TooFewShards as error:  # the others need not wait for these
+            log.warning("not encoded anew error=%s", error)
+            return False

@@ -8,7 +8,11 @@ from diskless.agent.shards import ShardStore
 log = logging.getLogger(__name__)
 
 IDLE_S = 1.0
-"""Before an agent without shards looks again."""
+"""Before an agent looks at everything again."""
+STRETCH_S = 0.05
+"""What is owed to others is paid by a pause when it is this much."""
+SHARD_BYTES_MIN = 4 << 10
+"""The least that a shard counts: looking at a tiny one costs something too."""
 
 
 class Scrubber:
@@ -17,7 +21,6 @@ class Scrubber:
     def __init__(self, *, shards: ShardStore, bytes_per_s: int) -> None:
         self._shards = shards
         self._bytes_per_s = bytes_per_s
-        self.bytes_scrubbed = 0
 
     async def run(self) -> None:
         while True:
@@ -26,13 +29,15 @@ class Scrubber:
 
     async def scrub(self) -> int:
         """One look at all that is here now; returns how many shards are damaged."""
-        damaged = 0
+        damaged, owed_s = 0, 0.0
         for stripe, index, size in self._shards.names():
             if not self._shards.has(stripe, index):
                 continue  # dropped meanwhile
             if not self._shards.verify(stripe, index):
                 damaged += 1
                 log.error("damaged shard stripe=%s index=%d", stripe, index)
-            self.bytes_scrubbed += size
-            await asyncio.sleep(size / self._bytes_per_s)
+            owed_s += max(size, SHARD_BYTES_MIN) / self._bytes_per_s
+            if owed_s >= STRETCH_S:
+                await asyncio.sleep(owed_s)
+                owed_s = 0.0
         return damaged

@@ -31,6 +31,8 @@ TARGETS: list[tuple[str, str, float, bool]] = [
     ("list of a serial tiny put", "commits.list_of_put", 0.25, False),
     ("worst gap of 10 leader kills, in failure timeouts", "failover.worst_timeouts", 2.0, False),
     ("acknowledged puts lost in 10 leader kills", "failover.lost", 0.0, False),
+    ("rebuild of bulk write, under commits", "repair.rate_of_write", 0.5, True),
+    ("median commit during repair of healthy", "repair.commit_of_healthy", 3.0, False),
     ("stored bytes a logical byte, 64 KiB files", "space.64 KiB", 1.05 * 1.5, False),
     ("stored bytes a logical byte, 300 KiB files", "space.300 KiB", 1.05 * 1.5, False),
     ("stored bytes a logical byte, 5 MiB files", "space.5120 KiB", 1.05 * 1.5, False),
@@ -49,6 +51,7 @@ def main(path: str) -> None:
         "small": parts.small,
         "bulk and space": parts.bulk,
         "commits": parts.commit,
+        "repair": parts.repairing,
     }
     for title, part in todo.items():
         console.print(f"{title} …")

@@ -24,11 +24,13 @@ def rebuild(store: Client, lose_two: Callable[[], object], *, size: int) -> dict
     with _Commits(store) as commits:
         time.sleep(HEALTHY_S)
     healthy_s = commits.median_s
+    before = _lives(store.status())
     lose_two()
-    _wait(store, lambda status: all(agent["state"] == "up" for agent in status["agents"]))
+    # From the first that is back: repair does not wait for the other either.
+    _wait(store, lambda status: _lives(status) > before)
     began = time.perf_counter()
     with _Commits(store) as commits:
-        _wait(store, lambda status: status["margin"] == status["parity_shards"])
+        _wait(store, lambda status: _lives(status) == before + 2 and _is_protected(status))
         took_s = time.perf_counter() - began
     rate, write_rate = size / took_s, size / write_s
     return {
@@ -42,6 +44,15 @@ def rebuild(store: Client, lose_two: Callable[[], object], *, size: int) -> dict
         "commits_while_repairing": len(commits.took_s),
         "commit_of_healthy": commits.median_s / healthy_s,
     }
+
+
+def _lives(status: dict[str, Any]) -> int:
+    """How many lives all agents together have had."""
+    return sum(agent["incarnation"] for agent in status["agents"])
+
+
+def _is_protected(status: dict[str, Any]) -> bool:
+    return bool(status["margin"] == status["parity_shards"])
 
 
 def _fill(store: Client, size: int) -> float:

@@ -122,6 +122,7 @@ class Node:
             corrupt_shards_seen=lambda: self.reader.corrupt_shards_seen,
             requests=lambda: self.door.requests,
             retain=self.peers.retain,
+            repair_delay_s=tuning.repair_delay_s,
         )
         self.monitor = Monitor(
             slot=self.slot,

@@ -1,12 +1,21 @@
 """How repair gives way to clients."""
 
-from diskless.agent.pacer import PAUSE_S_MAX, SHARE_MAX, SHARE_MIN, Pacer
+from diskless.agent.pacer import (
+    PAUSE_S_MAX,
+    SHARE_MAX,
+    SHARE_MIN,
+    WAVE_STRIPES,
+    WAVE_STRIPES_BUSY_MAX,
+    WAVE_STRIPES_BUSY_MIN,
+    Pacer,
+)
 
 
 def wave(pacer: Pacer, *, command_s: float | None, calm_s: float | None = 0.001) -> float:
-    """A wave of 10 ms, with a command in it and one after it; the pause that it earns."""
+    """A wave of 10 ms, with two commands in it and one after it; the pause that it earns."""
     pacer.wave_begins()
     if command_s is not None:
+        pacer.note_command(command_s)
         pacer.note_command(command_s)
     pause_s = pacer.wave_ends(0.01, clients_at_work=False)
     if calm_s is not None:
@@ -19,6 +28,7 @@ def test_without_clients_one_wave_follows_the_other() -> None:
     for _ in range(5):
         assert wave(pacer, command_s=None, calm_s=None) == 0
     assert pacer.share == 0.5
+    assert pacer.wave_stripes(clients_at_work=False) == WAVE_STRIPES
 
 
 def test_clients_that_only_read_get_their_share_too() -> None:
@@ -32,6 +42,11 @@ def test_repair_takes_more_while_commands_are_as_quick_as_ever() -> None:
     pauses = [wave(pacer, command_s=0.0012) for _ in range(40)]
     assert pacer.share == SHARE_MAX
     assert pauses == sorted(pauses, reverse=True)
+    assert pacer.wave_stripes(clients_at_work=True) == WAVE_STRIPES_BUSY_MAX
+    for _ in range(40):
+        wave(pacer, command_s=0.01)
+    assert pacer.wave_stripes(clients_at_work=True) == WAVE_STRIPES_BUSY_MIN
+    assert pacer.share < SHARE_MAX
 
 
 def test_repair_takes_less_the_more_it_slows_commands_down_but_never_stops() -> None:
@@ -40,6 +55,15 @@ def test_repair_takes_less_the_more_it_slows_commands_down_but_never_stops() -> 
     assert pacer.share == SHARE_MIN
     assert pauses == sorted(pauses)
     assert 0 < pauses[-1] <= PAUSE_S_MAX
+
+
+def test_a_few_slow_commands_among_many_quick_ones_do_not_hold_repair_up() -> None:
+    pacer = Pacer(share=0.5)
+    for _ in range(40):
+        wave(pacer, command_s=0.01)
+        for _ in range(5):
+            pacer.note_command(0.001)
+    assert pacer.share > 0.5
 
 
 def test_a_pause_is_never_longer_than_its_limit() -> None:
