@@ -50,6 +50,8 @@ LOOK_ANYWAY_S = 30.0
 LOOK_ANYWAY_DRAINING_S = 2.0
 """How often all stripes are examined although no agent has come or gone: a writer may have
 taken an agent for dead, or not have heard yet that it is draining."""
+WATCH_S = 0.25
+"""How often it is asked whether an agent that works on a stripe is still up."""
 FAILED_PAUSE_S = 0.1
 """After a wave of which nothing came."""
 NO_ROOM_S = 10.0
@@ -363,7 +365,15 @@ class Repairer:
     async def _ask(self, worker: int, stripe: Stripe, targets: Mapping[int, int]) -> Rebuilt:
         if worker == self._roster.slot:
             return await self._rebuilder.rebuild(stripe, targets)
-        return await self._peers.rebuild(self._state.agents[worker], stripe, targets)
+        agent = self._state.agents[worker]
+        work = asyncio.create_task(self._peers.rebuild(agent, stripe, targets))
+        try:
+            while not (await asyncio.wait([work], timeout=WATCH_S))[0]:
+                if not self._state.agents[worker].up:  # no need to wait for one that is frozen
+                    raise Unavailable(f"{slot_name(worker)} went down while it rebuilt")
+            return work.result()
+        finally:
+            work.cancel()
 
     def _note_healed(self, moves: Iterable[c.ShardMove]) -> None:
         until_s = self._now_s() + HEALED_S

@@ -31,13 +31,11 @@ class Scrubber:
         """One look at all that is here now; returns how many shards are damaged."""
         damaged, owed_s = 0, 0.0
         for stripe, index, size in self._shards.names():
-            if not self._shards.has(stripe, index):
-                continue  # dropped meanwhile
-            if not self._shards.verify(stripe, index):
-                damaged += 1
-                log.error("damaged shard stripe=%s index=%d", stripe, index)
             owed_s += max(size, SHARD_BYTES_MIN) / self._bytes_per_s
             if owed_s >= STRETCH_S:
                 await asyncio.sleep(owed_s)
                 owed_s = 0.0
+            if self._shards.has(stripe, index) and not self._shards.verify(stripe, index):
+                damaged += 1
+                log.error("damaged shard stripe=%s index=%d", stripe, index)
         return damaged

@@ -16,7 +16,8 @@ from diskless.config import KIB, MIB
 from diskless.errors import TooFewShards
 from diskless.launch.local import LocalCluster
 from diskless.launch.node import Node
-from diskless.model import Stripe
+from diskless.model import HeldShard, Stripe
+from diskless.namespace.ledger import Verdict
 from tests.conftest import Connect, StartCluster
 from tests.support import (
     CALM,
@@ -274,7 +275,10 @@ def test_a_shard_that_was_rebuilt_but_never_moved_is_reclaimed(
         cluster.nodes[stripe.places[0].slot].rebuilder.rebuild(stripe, {3: spare})
     )
     assert rebuilt.places[3].slot == spare
-    assert shards_stored(cluster) == 7
+    stray = HeldShard(stripe.id, 3, stripe.version + 1)
+    shards, state = cluster.nodes[spare].shards, leader(cluster).replica.state
+    assert on_loop(cluster, lambda: shards.unconfirmed(age_s=0, limit=9)) == [stray]
+    assert state.ledger.verdict(stray, rebuilt.places[3]) is Verdict.UNDECIDED
     eventually(lambda: shards_stored(cluster) == 6)
     assert on_loop(cluster, lambda: len(cluster.nodes[spare].shards)) == 0
     assert client.read("/a") == content(MIB)
