@@ -41,6 +41,7 @@ def rebuild(store: Client, lose_two: Callable[[], object], *, size: int) -> dict
         "rate_of_write": rate / write_rate,
         "commit_healthy_s": healthy_s,
         "commit_repairing_s": commits.median_s,
+        "commit_repairing_mean_s": statistics.fmean(commits.took_s),
         "commits_while_repairing": len(commits.took_s),
         "commit_of_healthy": commits.median_s / healthy_s,
     }

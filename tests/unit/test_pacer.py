@@ -60,7 +60,7 @@ def test_repair_takes_less_the_more_it_slows_commands_down_but_never_stops() -> 
 def test_a_few_slow_commands_among_many_quick_ones_do_not_hold_repair_up() -> None:
     pacer = Pacer(share=0.5)
     for _ in range(40):
-        wave(pacer, command_s=0.01)
+        wave(pacer, command_s=0.005)
         for _ in range(5):
             pacer.note_command(0.001)
     assert pacer.share > 0.5
