@@ -63,6 +63,11 @@ class Reader:
         while len(self._stripes) > STRIPES_CACHED_MAX:
             del self._stripes[next(iter(self._stripes))]
 
+    def close(self) -> None:
+        """Ends what goes on in the background."""
+        for task in [*self._complaints.values(), *([self._refresh] if self._refresh else [])]:
+            task.cancel()
+
     async def read(self, extents: Sequence[Extent]) -> list[memoryview]:
         """The bytes of `extents`, in order, as a list of parts.
 

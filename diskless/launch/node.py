@@ -251,6 +251,7 @@ class Node:
         self.monitor.stop()
         await self.gateway.stop()
         self.uploads.close_all()
+        self.reader.close()
         await self.server.stop()
         await self.peers.close()
 
