@@ -123,16 +123,17 @@ def choose_targets(stripe: Stripe, cluster: Cluster, *, turn: int = 0) -> dict[i
     """The slots for the shards that are missing or leaving, as many as there is room for.
 
     Each on an agent that has no other shard of the stripe, on other hosts than these
-    where there are enough. A damaged shard is replaced where it lies.
+    where there are enough. A damaged shard is replaced where it lies, and an agent that
+    has returned without its shard gets it back: it was well placed there, and a plan that
+    is made again finds what an interrupted one has stored.
     """
     shards = diagnose(stripe, cluster)
     takers = {agent.slot: agent for agent in cluster.takers}
-    targets: dict[int, int] = {}
-    for index in shards.missing:
-        where = stripe.places[index]
-        holder = takers.get(where.slot)
-        if holder is not None and holder.incarnation == where.incarnation:
-            targets[index] = where.slot
+    targets = {
+        index: stripe.places[index].slot
+        for index in shards.missing
+        if stripe.places[index].slot in takers
+    }
     kept = [stripe.places[index].slot for index in shards.sound + shards.away]
     taken = {*kept, *targets.values()}
     hosts = {cluster.agents[slot].host for slot in taken}

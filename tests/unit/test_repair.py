@@ -241,6 +241,15 @@ def test_rebuilt_shards_are_shared_out_among_the_spares() -> None:
     assert used == {6, 7, 8, 9}
 
 
+def test_an_agent_that_returned_gets_back_what_it_held() -> None:
+    stripe = stripe_on(*range(TOTAL))
+    cluster = restarted(dead(cluster_of(TOTAL + 3), 4), 1, 3)
+    for turn in range(9):
+        targets = choose_targets(stripe, cluster, turn=turn)
+        assert (targets[1], targets[3]) == (1, 3)
+        assert targets[4] >= TOTAL
+
+
 def test_a_damaged_shard_is_replaced_where_it_lies() -> None:
     stripe = stripe_on(*range(TOTAL))
     cluster = replace(cluster_of(TOTAL + 3), damaged={(stripe.id, 2), ("9.9.9", 1)})
