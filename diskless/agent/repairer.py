@@ -11,11 +11,12 @@ were written without, stripes are encoded anew in the shape that fits (`Rewriter
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from diskless.agent.pacer import Pacer
 from diskless.agent.ports import Pulse, Rebuilt, ShardPeers
+from diskless.agent.progress import Progress
 from diskless.agent.rebuilder import Rebuilder
 from diskless.agent.replica import Replica
 from diskless.agent.rewriter import REWRITE_BYTES_MAX, REWRITE_FILES_MAX, Rewriter
@@ -61,57 +62,6 @@ NO_ROOM_S = 10.0
 _Rebuild = tuple[Stripe, dict[int, Place]]
 """A stripe as it was, and where some of its shards are stored now."""
 T = TypeVar("T")
-
-
-class Progress:
-    """How far a repair is; begins anew when there is something to do again."""
-
-    def __init__(self, now_s: Callable[[], float]) -> None:
-        self._now_s = now_s
-        self._left: dict[str, int] = {}
-        self._began_s: float | None = None
-        self.bytes_done = 0
-        self.lost = 0
-        self.stuck = 0
-        self.waiting = 0
-        self.reshaping = False
-
-    def plan(self, left: dict[str, int], *, reshaping: bool) -> None:
-        """`left` are the stripes to be done, with their bytes of payload."""
-        if left and not self._left:
-            self._began_s, self.bytes_done = self._now_s(), 0
-        self._left, self.reshaping = left, reshaping
-
-    def done(self, stripes: Iterable[str]) -> None:
-        for stripe in stripes:
-            self.bytes_done += self._left.pop(stripe, 0)
-
-    def no_room(self, stripes: Collection[str]) -> None:
-        """Nothing can be done about these for now."""
-        for stripe in stripes:
-            self._left.pop(stripe, None)
-        self.stuck += len(stripes)
-
-    def report(self) -> dict[str, object]:
-        bytes_left = sum(self._left.values())
-        took_s = self._now_s() - self._began_s if self._began_s is not None else 0.0
-        rate = self.bytes_done / took_s if self._left and took_s > 0 else 0.0
-        return {
-            "state": self._state(),
-            "stripes_left": len(self._left),
-            "bytes_left": bytes_left,
-            "bytes_done": self.bytes_done,
-            "bytes_per_s": round(rate),
-            "eta_s": round(bytes_left / rate, 1) if rate else None,
-            "waiting": self.waiting,
-            "unprotectable": self.stuck,
-            "lost": self.lost,
-        }
-
-    def _state(self) -> str:
-        if self._left:
-            return "reshaping" if self.reshaping else "rebuilding"
-        return "waiting" if self.waiting else "idle"
 
 
 class Repairer:
@@ -376,10 +326,10 @@ class Repairer:
             work.cancel()
 
     def _note_healed(self, moves: Iterable[c.ShardMove]) -> None:
+        """Their holders go on calling them damaged until their next heartbeats."""
         until_s = self._now_s() + HEALED_S
-        for move in moves:
-            for index, _ in move.places:
-                self._healed_until[move.stripe, index] = until_s
+        moved = {(move.stripe, index) for move in moves for index, _ in move.places}
+        self._healed_until |= dict.fromkeys(moved & self.damaged(), until_s)
 
     async def _drop_superseded(self, before: Iterable[Stripe]) -> None:
         """Drops what was moved off agents that are there, now that nothing names it.
