@@ -347,6 +347,30 @@ def with_repair_off(cluster: LocalCluster, work: Callable[[], None]) -> None:
         on_loop(cluster, lambda: node._on_role(True))
 
 
+def test_what_there_is_no_room_to_protect_is_told_and_stays_readable(
+    start: StartCluster, connect: Connect
+) -> None:
+    cluster = start(memory="16MiB", tuning=replace(CALM, repair_delay_s=0.1))
+    client = connect(cluster)
+    files = {f"/{n}": content(4 * MIB, n) for n in range(10)}
+    load(client, files)
+    kill(cluster, 5)
+
+    def told() -> bool:
+        cluster.run(leader(cluster).repairer.repair())
+        return bool(client.status()["repair"]["unprotectable"])
+
+    eventually(told)
+    status = client.status()
+    assert (status["margin"], status["stripes"]["lost"]) == (1, 0)
+    assert status["repair"]["stripes_left"] == 0
+    check_reads(client, files)
+    cluster.revive(5)
+    repair(cluster, client)
+    assert client.status()["repair"]["unprotectable"] == 0
+    check_reads(client, files)
+
+
 # Damage
 
 
