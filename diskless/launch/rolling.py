@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diskless.client import Client, connect
-from diskless.errors import DisklessError, LaunchFailed
+from diskless.errors import BadRequest, DisklessError, LaunchFailed
 from diskless.launch import ray_cluster
 from diskless.model import parse_slot, slot_name
 
@@ -40,7 +40,12 @@ def restart(
     become protected, BadRequest for an unknown slot.
     """
     with connect(f"diskless://{name}/") as client:
-        left = list(slots) if slots is not None else _all(client)
+        left = _all(client)
+        if slots is not None:
+            for slot in slots:
+                if slot not in left:
+                    raise BadRequest(f"there is no {slot_name(slot)} in this cluster")
+            left = list(slots)
         done: list[Restarted] = []
         while left:
             progress(len(left))
