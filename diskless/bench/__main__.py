@@ -36,6 +36,8 @@ TARGETS: list[tuple[str, str, float, bool]] = [
     ("checkpoint of file://, RocksDB changelog, 8", "rocksdb-8.checkpoint_of_disk", 0.25, False),
     ("checkpoint of file://, HDFS-backed, 50", "hdfs-50.checkpoint_of_disk", 0.5, False),
     ("commands a committed file in Spark", "hdfs-8.commands_per_file", 1.0, False),
+    ("rebuild of bulk write, under commits", "repair.rate_of_write", 0.5, True),
+    ("median commit during repair of healthy", "repair.commit_of_healthy", 3.0, False),
     ("stored bytes a logical byte, 64 KiB files", "space.64 KiB", 1.05 * 1.5, False),
     ("stored bytes a logical byte, 300 KiB files", "space.300 KiB", 1.05 * 1.5, False),
     ("stored bytes a logical byte, 5 MiB files", "space.5120 KiB", 1.05 * 1.5, False),
@@ -47,6 +49,7 @@ PARTS = {
     "small": parts.small,
     "bulk": parts.bulk,
     "commits": parts.commit,
+    "repair": parts.repairing,
     "spark": parts.spark,
 }
 

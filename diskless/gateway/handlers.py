@@ -62,6 +62,8 @@ class ClientDoor:
         self._packer = packer
         self._reader = reader
         self._uploads = uploads
+        self.requests = 0
+        """Of clients at work; those of onlookers are not counted."""
         self._handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
             Kind.SESSION: self._session,
             Kind.PUT: self._put,
@@ -78,6 +80,7 @@ class ClientDoor:
             Kind.SUMMARY: self._summary,
             Kind.STATUS: self._status,
             Kind.EVENTS: self._events,
+            Kind.DRAIN: self._drain,
         }
 
     # -- what the gateway asks --------------------------------------------------
@@ -117,6 +120,7 @@ class ClientDoor:
         if self._roster.version < 0:
             # It would take the others for dead, and say so to the client.
             raise Unavailable(f"{slot_name(self._roster.slot)} has not joined the cluster yet")
+        self.requests += kind not in (Kind.STATUS, Kind.EVENTS)
         answer = self._handlers[kind](meta, payload)
         if kind is Kind.WRITE:
             assert isinstance(meta, m.Write)
@@ -255,6 +259,22 @@ class ClientDoor:
 
     def _events(self, meta: m.Events, _: Payload) -> Answer | Awaitable[Answer]:
         return self._ask(q.Events(meta.after, meta.limit), m.EventPage)
+
+    async def _drain(self, meta: m.Drain, _: Payload) -> Answer:
+        if not meta.undo:
+            self._check_drain(meta.slot)
+        done = await self._namespace.run(c.Drain(meta.slot, not meta.undo))
+        return m.Drained(done.changed), ()
+
+    def _check_drain(self, slot: int) -> None:
+        """Raises TooFewAgents if writes would have to be refused without that agent."""
+        needed = self._settings.parity_shards + 1
+        left = sum(agent.slot != slot for agent in self._roster.takers())
+        if left < needed:
+            raise TooFewAgents(
+                f"without {slot_name(slot)} {left} agents would be left to write to, and a "
+                f"write needs {needed}: bring others back, or end their draining, first"
+            )
 
     async def _session(self, meta: m.Empty, _: Payload) -> Answer:
         done = await self._namespace.run(c.OpenSession())

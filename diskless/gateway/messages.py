@@ -31,6 +31,7 @@ class Kind(IntEnum):
     SUMMARY = 15
     STATUS = 16
     EVENTS = 17
+    DRAIN = 18
     DONE = 0x80
     REFUSED = 0x81
 
@@ -209,6 +210,17 @@ class EventPage(Struct):
     events: list[Event]
 
 
+class Drain(Struct):
+    """Moves everything off an agent, or, with `undo`, lets it take shards again."""
+
+    slot: int
+    undo: bool = False
+
+
+class Drained(Struct):
+    changed: bool
+
+
 class Refusal(Struct):
     reason: str
     message: str
@@ -240,6 +252,7 @@ REQUESTS: dict[Kind, type[Struct]] = {
     Kind.SUMMARY: Summary,
     Kind.STATUS: Empty,
     Kind.EVENTS: Events,
+    Kind.DRAIN: Drain,
 }
 
 encode = msgspec.json.encode
