@@ -448,7 +448,7 @@ async def _start_stranger(cluster: LocalCluster, slot: int) -> Node:
 async def _error_of_query(cluster: LocalCluster, stranger: Node) -> str:
     """What the stranger hears when it asks the leader for anything."""
     try:
-        await stranger.peers.query(0, cluster.nodes[0].address, q.Stat("/"))
+        await stranger.peers.query(0, cluster.nodes[0].address, q.Stat("/"), timeout_s=5.0)
     except Unavailable as error:
         return str(error)
     return ""
