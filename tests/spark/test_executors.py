@@ -13,6 +13,7 @@ from tests.support import start_cluster
 TIMEOUT_S = 240
 
 
+@pytest.mark.slow  # test_streams.py has executors too; this adds tables and RDDs
 @pytest.mark.timeout(TIMEOUT_S + 30)
 def test_executors_read_write_and_checkpoint() -> None:
     with start_cluster() as cluster:

@@ -27,7 +27,7 @@ class Launch:
         ray, spark, ui = _free_ports(3)
         self.config.write_text(
             f"[head]\nray_port = {ray}\nspark_port = {spark}\nspark_ui_port = {ui}\n"
-            '[diskless]\nname = "launched"\nmemory = "64MiB"\n'
+            '[spark]\nworkers = 1\n[diskless]\nname = "launched"\nmemory = "64MiB"\n'
         )
 
     def __call__(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -74,13 +74,13 @@ def test_a_stream_is_submitted_and_goes_on_from_its_checkpoint_when_submitted_ag
 ) -> None:
     up = launch("up")
     assert up.returncode == 0, up.stderr
-    assert launch("status").stdout.count("runs") == 4  # Ray, the master, two workers
+    assert launch("status").stdout.count("runs") == 3  # Ray, the master, a worker
     assert "runs already" in launch("head").stderr
 
-    first = launch.submit(CHECKPOINT, "--batches", "3", "--rows", "500")
+    first = launch.submit(CHECKPOINT, "--batches", "2", "--rows", "200")
     assert "equal to the batch answer" in first.stdout, first.stdout + first.stderr[-3000:]
     assert "batch   0 " in first.stdout
-    second = launch.submit(CHECKPOINT, "--batches", "2", "--rows", "500")
+    second = launch.submit(CHECKPOINT, "--batches", "1", "--rows", "200")
     assert "equal to the batch answer" in second.stdout, second.stdout + second.stderr[-3000:]
     assert "batch   0 " not in second.stdout
 
