@@ -6,9 +6,9 @@
 
 On several hosts, with the same --config on all of them:
 
-    first host    launch.py head           # Ray's head, Spark's master
-    every host    launch.py worker         # a Ray node and Spark workers
-    first host    launch.py agents         # the diskless agents, and spark-defaults.conf
+    first host    launch.py head                         # Ray's head, Spark's master
+    every host    launch.py worker --host ITS-ADDRESS    # a Ray node and Spark workers
+    first host    launch.py agents                       # diskless, and spark-defaults.conf
 
 What was started on a host is remembered in its --state directory, by which `status` shows
 it and `down` ends it. Nothing else is ever ended.
@@ -231,7 +231,12 @@ class Launcher:
         return Path(chosen).expanduser() if chosen else self._state.directory / "ray.token"
 
     def _spark_env(self, host: str) -> dict[str, str]:
-        env = dict(os.environ) | {"SPARK_LOCAL_IP": host, "PYSPARK_PYTHON": sys.executable}
+        env = dict(os.environ) | {
+            "SPARK_LOCAL_IP": host,
+            "PYSPARK_PYTHON": sys.executable,
+            # If its port is taken it shall fail: the next one is not where workers look.
+            "SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0",
+        }
         return private_ray.with_package(env)
 
     def _start(self, name: str, command: list[str], env: dict[str, str]) -> None:

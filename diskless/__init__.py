@@ -11,9 +11,10 @@ with diskless.local_cluster() as cluster:   # for tests and notebooks
     cluster.connect().write("/a", b"1")
 """
 
+import importlib
 import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diskless.client.client import Client, connect
 from diskless.config import ClusterSettings, Tuning, parse_bytes
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = ["Client", "DisklessError", "connect", "local_cluster"]
+
+
+def __getattr__(name: str) -> Any:
+    """`diskless.spark` without importing it first; nobody else shall need pyspark."""
+    if name != "spark":
+        raise AttributeError(f"module 'diskless' has no attribute {name!r}")
+    return importlib.import_module("diskless.spark")
 
 
 def local_cluster(

@@ -431,6 +431,9 @@ class Router:
                             last = error
                             if isinstance(error, NoQuorum):
                                 self._no_quorum = error
+                        except DisklessError:
+                            self._no_quorum = None  # a refusal is an answer too
+                            raise
                         else:
                             self._no_quorum = None
                             return answer

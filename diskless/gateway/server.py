@@ -137,7 +137,10 @@ class Gateway:
         return len(self._requests)
 
     async def start(self, unix_path: str, tcp_host: str, tcp_port: int = 0) -> None:
-        """Opens both doors; `tcp_port` then holds the port. Raises LaunchFailed."""
+        """Opens both doors; `tcp_port` then holds the port, the given one if it is free.
+
+        Raises LaunchFailed.
+        """
         loop = asyncio.get_running_loop()
         try:
             listener = _listen_unix(Path(unix_path))
@@ -145,9 +148,7 @@ class Gateway:
             self._servers.append(
                 await loop.create_unix_server(self._accept, sock=listener, backlog=BACKLOG)
             )
-            self._servers.append(
-                await loop.create_server(self._accept, tcp_host, tcp_port, backlog=BACKLOG)
-            )
+            self._servers.append(await self._listen_tcp(tcp_host, tcp_port))
         except OSError as error:
             await self.stop()
             raise LaunchFailed(
@@ -156,6 +157,15 @@ class Gateway:
         self.tcp_port = self._servers[1].sockets[0].getsockname()[1]
         self._sweeper = loop.call_later(self._sweep_interval_s, self._sweep)
         log.info("gateway opened socket=%s tcp=%s:%d", unix_path, tcp_host, self.tcp_port)
+
+    async def _listen_tcp(self, host: str, port: int) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.create_server(self._accept, host, port, backlog=BACKLOG)
+        except OSError:
+            if not port:
+                raise
+            return await loop.create_server(self._accept, host, 0, backlog=BACKLOG)
 
     async def stop(self) -> None:
         """Closes the doors and all connections; requests in flight are refused. Idempotent."""

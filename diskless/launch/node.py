@@ -14,6 +14,8 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from xxhash import xxh3_64_intdigest
+
 from diskless.agent.janitor import Janitor, Sweeper
 from diskless.agent.membership import Member, Monitor
 from diskless.agent.pacer import Pacer
@@ -41,6 +43,8 @@ from diskless.rpc.server import AgentServer
 
 log = logging.getLogger(__name__)
 
+GATEWAY_PORTS = range(20_000, 32_000)
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
@@ -57,6 +61,13 @@ class NodeSettings:
     node: str = ""
     seeds: Mapping[int, str] = field(default_factory=dict)
     """gRPC addresses of other slots, as far as they are known."""
+
+
+def gateway_port(cluster_id: str, slot: int) -> int:
+    """The port that a slot's gateway would like, in all its lives: whoever was told where it
+    is, as Spark's executors are, finds it again. Below those that systems give away."""
+    digest = xxh3_64_intdigest(f"{cluster_id}/{slot}".encode())
+    return GATEWAY_PORTS[digest % len(GATEWAY_PORTS)]
 
 
 class Node:
@@ -211,7 +222,8 @@ class Node:
         host = self.settings.bind_host
         self.address = self.peers.address = await self.server.start(host)
         self.roster.meet({self.slot: self.address})
-        await self.gateway.start(self.settings.socket_path, host)
+        port = gateway_port(self.settings.cluster_id, self.slot)
+        await self.gateway.start(self.settings.socket_path, host, port)
         self.gateway_address = f"{host}:{self.gateway.tcp_port}"
         log.info("agent serves slot=%s address=%s", slot_name(self.slot), self.address)
         self._spawn(self.replica.run())

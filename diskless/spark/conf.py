@@ -3,6 +3,10 @@
 The secret travels under a key that contains `secret`, which Spark redacts in its UI and logs.
 """
 
+import atexit
+import os
+import re
+import tempfile
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +19,9 @@ ABSTRACT_FILE_SYSTEM = "io.diskless.spark.DisklessFs"
 CHECKPOINT_FILE_MANAGER = "io.diskless.spark.DisklessCheckpointFileManager"
 
 PREFIX = "spark.hadoop.fs.diskless."
+SECRET = f"{PREFIX}secret"
 JARS = "spark.jars"
+SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 
 Builder = TypeVar("Builder")
 
@@ -46,6 +52,8 @@ def configure(builder: Builder, cluster: str | None = None) -> Builder:
     JVM that runs already takes no more jars.
     """
     settings = properties(cluster)
+    if not _jvm_runs():  # pyspark would show everything on its command line
+        _whisper(SECRET, settings.pop(SECRET))
     options = getattr(builder, "_options", {})
     jars = [path for path in options.get(JARS, "").split(",") if path and path != settings[JARS]]
     settings[JARS] = ",".join([*jars, settings[JARS]])
@@ -54,12 +62,32 @@ def configure(builder: Builder, cluster: str | None = None) -> Builder:
     return builder
 
 
+def _jvm_runs() -> bool:
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _whisper(key: str, value: str) -> None:
+    """Tells a JVM that is to be started a property, in a file that only this user can read."""
+    handle, path = tempfile.mkstemp(prefix="diskless-", suffix=".conf")  # 0600
+    atexit.register(Path(path).unlink, missing_ok=True)
+    with os.fdopen(handle, "w") as file:
+        file.write(f"{key} {value}\n")
+    given = _WHISPERED.sub("", os.environ.get(SUBMIT_ARGS, "pyspark-shell"))
+    os.environ[SUBMIT_ARGS] = f"--load-spark-defaults --properties-file {path} {given}"
+
+
+_WHISPERED = re.compile(r"--load-spark-defaults --properties-file \S+/diskless-\w+\.conf ")
+"""What an earlier call has added."""
+
+
 def _by_address(found: Descriptor) -> dict[str, str]:
     return {
         f"{PREFIX}name": found.name,
         f"{PREFIX}cluster": found.cluster,
         f"{PREFIX}gateways": ",".join(peer.gateway for peer in found.gateways),
-        f"{PREFIX}secret": found.secret,
+        SECRET: found.secret,
     }
 
 

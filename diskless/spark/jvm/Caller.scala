@@ -75,9 +75,15 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
   /** The reply to a request that was sent. Throws the refusal, or Unavailable. */
   def await(connection: Connection, request: Request, deadline: Deadline): Reply = {
     val began = System.nanoTime()
-    val outcome = try deadline.await(request.reply)
-    finally if (request.reply.isDone && connection.usable) heard(connection)
-    outcome.getOrElse(throw silent(connection, began))
+    val reply = try deadline.await(request.reply)
+    catch {
+      case refusal: DisklessException =>
+        if (connection.usable) heard(connection, Some(refusal))
+        throw refusal
+    }
+    if (reply.isEmpty) throw silent(connection, began)
+    heard(connection)
+    reply.get
   }
 
   /** Returns when one of the requests has been answered or refused, or has failed. */
@@ -171,9 +177,10 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
     await(connection, request, deadline)
   }
 
-  private def heard(connection: Connection): Unit = {
+  private def heard(connection: Connection, refusal: Option[DisklessException] = None): Unit = {
     routes.worked(connection.peer)
     routes.learn(connection.leader, connection.roster)
+    if (refusal.exists(error => Errors.Hindrances(error.reason))) routes.hindered(connection.peer)
   }
 
   /** A connection on which nothing came is dead; on a live one only this request is late. */

@@ -75,8 +75,9 @@ private[spark] object Descriptor {
       gateways = gateways.map(unknownPeer))
   }
 
+  /** The configured secret is that of the configured gateways, and not for anybody else. */
   private def gateway(address: String, conf: Configuration): Descriptor =
-    secret(conf)
+    Option.when(configured(conf).isEmpty)(secret(conf)).flatten
       .map(given => new Descriptor(address, "", given, Seq(unknownPeer(address))))
       .orElse(known().find(_.gateways.exists(_.gateway == address)))
       .getOrElse(throw noCluster(s"the secret for gateway $address is not known here: " +

@@ -58,8 +58,14 @@ class DisklessFs(name: URI, conf: Configuration)
   override def renameInternal(source: Path, target: Path): Unit =
     renameInternal(source, target, overwrite = false)
 
+  /** One atomic command. Spark leaves its temporary file when a commit is refused: no more. */
   override def renameInternal(source: Path, target: Path, overwrite: Boolean): Unit =
-    store.rename(resolve(source), resolve(target), overwrite)
+    try store.rename(resolve(source), resolve(target), overwrite)
+    catch {
+      case error: FileAlreadyExistsException =>
+        if (DisklessFs.SparksTemporary.matches(source.getName)) delete(source, false)
+        throw error
+    }
 
   override def getFileStatus(path: Path): FileStatus = layout.toHadoop(store.stat(resolve(path)))
 
@@ -102,4 +108,10 @@ class DisklessFs(name: URI, conf: Configuration)
     checkPath(path)
     layout.toDiskless(path)
   }
+}
+
+private[spark] object DisklessFs {
+  /** As Spark's rename-based checkpoint managers name a file that is being written. */
+  private val SparksTemporary =
+    """\.[^/]+\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.TID\d+)?\.tmp""".r
 }

@@ -1,6 +1,6 @@
 package io.diskless.spark
 
-import java.io.{IOException, OutputStream}
+import java.io.{InterruptedIOException, IOException, OutputStream}
 import java.lang.ref.Cleaner
 import java.nio.ByteBuffer
 
@@ -53,7 +53,11 @@ private[spark] final class DisklessOutputStream(
   override def close(): Unit = synchronized {
     if (!closed) {
       closed = true
-      if (failure != null) throw new IOException(s"$what: it failed before", failure)
+      failure match {
+        case null => ()
+        case interrupted: InterruptedIOException => throw interrupted // a clean stop, to Spark
+        case other => throw new IOException(s"$what: it failed before", other)
+      }
       guarded(commit())
       release()
     }

@@ -28,6 +28,9 @@ private[spark] object Errors {
   val Unavailable = "Unavailable"
   val UploadLost = "UploadLost"
 
+  /** With these an agent says that it is well, and cannot reach who could help. */
+  val Hindrances: Set[String] = Set(Unavailable, NoQuorum, "NotLeader")
+
   def unavailable(message: String, cause: Throwable = null): DisklessException =
     new DisklessException(Unavailable, message, retryable = true, cause)
 

@@ -83,6 +83,12 @@ private[spark] final class Routes(first: Seq[Peer], salt: String) {
     if (peer.slot == leader) leader = Frames.NoLeader
   }
 
+  /** It answered that it cannot help for now: another may know more. */
+  def hindered(peer: Peer): Unit = synchronized {
+    failures(peer.address) = Failure(System.nanoTime() + HinderedNanos, SkipNanosMin / 2)
+    if (peer.slot == leader) leader = Frames.NoLeader
+  }
+
   def worked(peer: Peer): Unit = synchronized {
     if (failures.nonEmpty) failures.remove(peer.address)
   }
@@ -104,6 +110,7 @@ private[spark] final class Routes(first: Seq[Peer], salt: String) {
 private[spark] object Routes {
   private val Unknown = -1
   private val SkipNanosMin = SECONDS.toNanos(2)
+  private val HinderedNanos = MILLISECONDS.toNanos(500)
   private val SkipNanosMax = SECONDS.toNanos(16)
   private val RefreshNanos = MILLISECONDS.toNanos(200)
 

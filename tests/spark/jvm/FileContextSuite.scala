@@ -33,6 +33,18 @@ class FileContextSuite extends Suite {
       create(env, "f", Bytes.random(5), CreateFlag.CREATE, CreateFlag.APPEND))
   }
 
+  test("Spark's temporary file goes when its commit is refused, and no other file does") { env =>
+    val temporary = ".7.0f8fad5b-d9cb-469f-a165-70867728950e.TID12.tmp"
+    for (name <- Seq("7", temporary, ".mine.tmp")) {
+      create(env, name, Bytes.random(1), CreateFlag.CREATE)
+    }
+    for (name <- Seq(temporary, ".mine.tmp")) {
+      Check.throws[FileAlreadyExistsException](env.fc.rename(env.path(name), env.path("7")))
+    }
+    Check.that(!env.fc.util.exists(env.path(temporary)))
+    Check.that(env.fc.util.exists(env.path(".mine.tmp")))
+  }
+
   test("mkdir without parents needs them") { env =>
     val permission = FsPermission.getDirDefault
     Check.throws[FileNotFoundException](env.fc.mkdir(env.path("a/b"), permission, false))
