@@ -5,6 +5,8 @@ A shard is verified when it comes; what goes out is verified by whoever gets it.
 """
 
 from collections.abc import Callable, Iterable
+from random import Random
+from typing import NamedTuple
 
 from diskless.checksum import BLOCK_BYTES, CHECKSUM_BYTES, seed, verify_blocks
 from diskless.config import format_bytes
@@ -48,6 +50,7 @@ class ShardStore:
         self._unconfirmed_since: dict[str, float] = {}  # in order of arrival
         self._shard_bytes = 0
         self._shard_count = 0
+        self._damage: list[_Damage] = []
 
     def __len__(self) -> int:
         return self._shard_count
@@ -111,6 +114,41 @@ class ShardStore:
                 self._shard_count -= 1
         return before - self._shard_count
 
+    # What chaos does to shards, on purpose.
+
+    def damage(self, count: int, *, seed: int) -> int:
+        """Flips a byte in up to `count` sound shards; returns in how many."""
+        hurt = {id(damage.shard) for damage in self._damage}
+        sound = [
+            (stripe, index, shard)
+            for stripe, shards in sorted(self._stripes.items())
+            for index, shard in sorted(shards.items())
+            if id(shard) not in hurt and len(shard.data)
+        ]
+        random = Random(seed)
+        chosen = random.sample(sound, min(count, len(sound)))
+        for stripe, index, shard in chosen:
+            damage = _Damage(stripe, index, shard, random.randrange(len(shard.data)))
+            damage.flip()
+            self._damage.append(damage)
+        return len(chosen)
+
+    def damaged(self) -> int:
+        """How many damaged shards are still kept: a shard that was stored anew is sound."""
+        self._damage = [damage for damage in self._damage if self._keeps(damage)]
+        return len(self._damage)
+
+    def mend(self) -> int:
+        """Flips back what is left of the damage; returns in how many shards."""
+        count = self.damaged()
+        for damage in self._damage:
+            damage.flip()
+        self._damage = []
+        return count
+
+    def _keeps(self, damage: "_Damage") -> bool:
+        return self._stripes.get(damage.stripe, {}).get(damage.index) is damage.shard
+
     def unconfirmed(self, *, age_s: float, limit: int) -> list[str]:
         """Stripes that came at least `age_s` ago and that no review has confirmed."""
         latest = self._now_s() - age_s
@@ -130,6 +168,20 @@ class ShardStore:
         now_s = self._now_s()
         for stripe in self._stripes:
             self._unconfirmed_since.setdefault(stripe, now_s)
+
+
+class _Damage(NamedTuple):
+    """A byte of a shard that was flipped. Flipping it again makes it good."""
+
+    stripe: str
+    index: int
+    shard: _Shard
+    at: int
+
+    def flip(self) -> None:
+        data = bytearray(self.shard.data)
+        data[self.at] ^= 0xFF
+        self.shard.data = memoryview(bytes(data))
 
 
 def _own(data: memoryview) -> memoryview:

@@ -57,6 +57,7 @@ _REPLIES: dict[Kind, Any] = {
     Kind.SUMMARY: messages.Summed,
     Kind.STATUS: dict[str, Any],
     Kind.EVENTS: messages.EventPage,
+    Kind.FAULTS: messages.Planted,
 }
 _DECODERS = {kind: msgspec.json.Decoder(type_) for kind, type_ in _REPLIES.items()}
 _REFUSAL = msgspec.json.Decoder(messages.Refusal)

@@ -31,6 +31,7 @@ class Kind(IntEnum):
     SUMMARY = 15
     STATUS = 16
     EVENTS = 17
+    FAULTS = 32
     DONE = 0x80
     REFUSED = 0x81
 
@@ -209,6 +210,31 @@ class EventPage(Struct):
     events: list[Event]
 
 
+class Faults(Struct, omit_defaults=True):
+    """Faults to plant in the very agent that is asked; what is None stays as it is.
+
+    `heal` comes before everything else.
+    """
+
+    heal: bool = False
+    cut: list[int] | None = None
+    delays_ms: dict[int, int] | None = None
+    ballast_bytes: int | None = None
+    corrupt: int = 0
+    seed: int = 0
+
+
+class Planted(Struct):
+    """The faults that an agent has now, and what `corrupt` and `heal` did to shards."""
+
+    cut: list[int]
+    delays_ms: dict[int, int]
+    ballast_bytes: int
+    damaged: int
+    flipped: int
+    mended: int
+
+
 class Refusal(Struct):
     reason: str
     message: str
@@ -240,6 +266,7 @@ REQUESTS: dict[Kind, type[Struct]] = {
     Kind.SUMMARY: Summary,
     Kind.STATUS: Empty,
     Kind.EVENTS: Events,
+    Kind.FAULTS: Faults,
 }
 
 encode = msgspec.json.encode

@@ -1,0 +1,240 @@
+"""Traffic on the store itself: several clients, a few keys, and a history for the oracle.
+
+Clients meet on the same keys on purpose. A value is a number, and its bytes follow from it:
+a read that gives other bytes than were written is wrong whatever the history says. An
+operation that ends in an error which leaves its outcome open is noted as unknown; a family
+of keys with several of those is left alone, because each of them multiplies what the oracle
+must consider.
+"""
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from diskless.chaos.oracle import UNKNOWN, Operation, Result, Value, check
+from diskless.chaos.verdict import Findings
+from diskless.client import Client
+from diskless.config import KIB, MIB
+from diskless.errors import AlreadyExists, DisklessError, NotFound
+
+KEYS = ("a", "b", "c")
+FAMILIES = 8
+UNKNOWN_MAX = 3
+"""Unknown outcomes after which a family is left for a new one."""
+FAMILIES_MAX = 200
+WEIGHTS = {"put": 30, "create": 10, "read": 40, "delete": 8, "rename": 12}
+SIZES = (
+    (60, (0, 4 * KIB)),  # inline for good
+    (25, (4 * KIB, 64 * KIB)),  # inline at first
+    (12, (64 * KIB, MIB)),  # a stripe
+    (3, (MIB, 3 * MIB)),  # several stripes
+)
+CLIENTS = 4
+PACE_S = 0.02
+"""Between two operations of a client: two cores must also restart agents."""
+TAG_BYTES = 12
+
+
+def value_bytes(value: Value, size: int) -> bytes:
+    """Content that tells which write it is from, and where a byte of it is wrong."""
+    tag = value.to_bytes(8) + size.to_bytes(4)
+    return tag + Random(value).randbytes(size)
+
+
+def read_value(data: bytes) -> Value | None:
+    """The write that made these bytes; None if they are not what any write made."""
+    value, size = int.from_bytes(data[:8]), int.from_bytes(data[8:TAG_BYTES])
+    if len(data) != TAG_BYTES + size or data != value_bytes(value, size):
+        return None
+    return value
+
+
+class Keys:
+    """Which families are in use; shared by all clients."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._unknown: Counter[int] = Counter()
+        self._open = list(range(FAMILIES))
+        self.families = FAMILIES
+
+    def choose(self, random: Random) -> int:
+        with self._lock:
+            return random.choice(self._open)
+
+    def unclear(self, family: int) -> None:
+        """Every few unknown outcomes a family is replaced, as long as there may be more."""
+        with self._lock:
+            self._unknown[family] += 1
+            if self._unknown[family] < UNKNOWN_MAX or family not in self._open:
+                return
+            if self.families < FAMILIES_MAX:
+                self._open[self._open.index(family)] = self.families
+                self.families += 1
+
+
+class KeyValue:
+    """A workload for `chaos run`: see `workload.Workload`."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Client],
+        *,
+        seed: int,
+        root: str,
+        clients: int = CLIENTS,
+        sizes: Sequence[tuple[int, tuple[int, int]]] = SIZES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connect = connect
+        self._root = root
+        self._sizes = sizes
+        self._clock = clock
+        self._randoms = [Random(f"{seed}/{number}") for number in range(clients)]
+        self._keys = Keys()
+        self._values = itertools.count(1)
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._history: list[Operation] = []
+        self._wrong: list[str] = []
+        self._refusals: Counter[str] = Counter()
+        self._broken: list[BaseException] = []
+
+    # What `run` calls.
+
+    def start(self) -> None:
+        for number, random in enumerate(self._randoms):
+            thread = threading.Thread(
+                target=self._work, args=(number, random), name=f"kv-{number}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Returns when every operation under way has ended."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def finish(self) -> Findings:
+        """Reads every key once more and asks the oracle. Call it after `stop`."""
+        if self._broken:
+            raise self._broken[0]
+        unreadable = []
+        with self._connect() as client:
+            for family in range(self._keys.families):
+                for key in KEYS:
+                    operation = self._read(client, family, key, number=-1)
+                    if not operation.is_known:
+                        unreadable.append(f"{self._path(family, key)}: {operation.note}")
+        violations = check(self._history)
+        return Findings(
+            operations=len(self._history),
+            acknowledged=sum(op.is_known for op in self._history),
+            unknown=sum(not op.is_known and op.kind != "read" for op in self._history),
+            refusals=dict(self._refusals),
+            wrong=[*self._wrong, *(str(v) for v in violations if not v.undecided)],
+            undecided=[str(violation) for violation in violations if violation.undecided],
+            unreadable=unreadable,
+        )
+
+    def clean_up(self) -> None:
+        with self._connect() as client:
+            client.delete(self._root, recursive=True)
+
+    def drain(self, since: int) -> tuple[list[Operation], int]:
+        """The operations that ended since a position in the history, and the position now."""
+        with self._lock:
+            return self._history[since:], len(self._history)
+
+    # One client.
+
+    def _work(self, number: int, random: Random) -> None:
+        try:
+            with self._connect() as client:
+                while not self._stop.is_set():
+                    self._one(client, random, number)
+                    self._stop.wait(random.uniform(0, 2 * PACE_S))
+        except BaseException as error:  # noqa: BLE001 - `finish` raises it in the caller's thread
+            self._broken.append(error)
+
+    def _one(self, client: Client, random: Random, number: int) -> None:
+        kind = random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        family = self._keys.choose(random)
+        key, target = random.sample(KEYS, 2)
+        path = self._path(family, key)
+        options: dict[str, Any] = {}
+        match kind:
+            case "read":
+                self._read(client, family, key, number=number)
+                return
+            case "delete":
+                act: Callable[[], Result] = lambda: client.delete(path)  # noqa: E731
+            case "rename":
+                options["target"] = target
+                act = lambda: _rename(client, path, self._path(family, target))  # noqa: E731
+            case _:
+                value = next(self._values)
+                low, high = random.choices(
+                    [bounds for _, bounds in self._sizes], [weight for weight, _ in self._sizes]
+                )[0]
+                data = value_bytes(value, random.randint(low, high))
+                options["value"] = value
+                act = lambda: _write(client, path, data, overwrite=kind == "put")  # noqa: E731
+        self._do(act, kind=kind, family=family, key=key, client=number, **options)
+
+    def _read(self, client: Client, family: int, key: str, *, number: int) -> Operation:
+        path = self._path(family, key)
+
+        def act() -> Result:
+            try:
+                data = client.read(path)
+            except NotFound:
+                return None
+            value = read_value(data)
+            if value is None:
+                self._wrong.append(f"wrong bytes in {path}: {len(data)}, from {data[:16].hex()}")
+            return value
+
+        return self._do(act, kind="read", family=family, key=key, client=number)
+
+    def _do(self, act: Callable[[], Result], **what: Any) -> Operation:
+        began_s = self._clock()
+        result: Result | str
+        try:
+            result, note = act(), ""
+        except DisklessError as error:
+            result, note = UNKNOWN, f"{error.reason}: {error}"
+            self._refusals[error.reason] += 1
+            if what["kind"] != "read":
+                self._keys.unclear(what["family"])
+        operation = Operation(
+            began_s=began_s, ended_s=self._clock(), result=result, note=note, **what
+        )
+        with self._lock:
+            self._history.append(operation)
+        return operation
+
+    def _path(self, family: int, key: str) -> str:
+        return f"{self._root}/{family}/{key}"
+
+
+def _write(client: Client, path: str, data: bytes, *, overwrite: bool) -> bool:
+    try:
+        client.write(path, data, overwrite=overwrite)
+    except AlreadyExists:
+        return False
+    return True
+
+
+def _rename(client: Client, source: str, target: str) -> bool:
+    try:
+        client.rename(source, target, overwrite=True)
+    except NotFound:
+        return False
+    return True
