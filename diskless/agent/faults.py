@@ -8,6 +8,7 @@ partition is planted on both sides of it. A new life of an agent has no faults.
 
 import asyncio
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from diskless.errors import Unavailable
 from diskless.model import slot_name
@@ -45,10 +46,8 @@ class Faults:
         """Returns when a call may leave for `slot`. Raises Unavailable if it cannot."""
         delay_s = self.delays_s.get(slot, 0.0)
         if slot in self.cut or delay_s >= timeout_s:
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._mended.wait(), timeout_s)
-            except TimeoutError:
-                pass
             raise Unavailable(f"{slot_name(slot)} did not answer within {timeout_s:g} s")
         if delay_s:
             await asyncio.sleep(delay_s)

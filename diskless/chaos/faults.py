@@ -102,6 +102,11 @@ class Chaos:
             active.append(fault)
             return Done(fault=fault, untold=self._settle(active))
 
+    def pids(self, slots: Sequence[int]) -> dict[int, int]:
+        """The processes of agents. Raises BadRequest for one that does not run."""
+        self.check_slots(slots)
+        return self._hands.pids(slots)
+
     def kill_host(self, host: str, *, max_down: int) -> list[int]:
         """Ends a host of the cluster: its agents and its Ray. Raises OverBudget, BadRequest."""
         with self._record.changing() as active:
@@ -135,7 +140,9 @@ class Chaos:
         """Thaws those of the slots that are frozen."""
         thawed: list[int] = []
         with self._record.changing() as active:
-            for fault in [fault for fault in active if fault.pids and set(slots) & fault.pids.keys()]:
+            for fault in [
+                fault for fault in active if fault.pids and set(slots) & fault.pids.keys()
+            ]:
                 mine = {slot: pid for slot, pid in fault.pids.items() if slot in slots}
                 thawed += self._hands.thaw(mine)
                 active.remove(fault)
@@ -296,9 +303,7 @@ def wanted(active: Iterable[Active], settings: ClusterSettings) -> dict[int, Fau
             elif fault.kind == "fill" and slot in inside:
                 ballast[slot] += int(fault.share * settings.memory_bytes)
     return {
-        slot: Faults(
-            cut=sorted(cut[slot]), delays_ms=delays_ms[slot], ballast_bytes=ballast[slot]
-        )
+        slot: Faults(cut=sorted(cut[slot]), delays_ms=delays_ms[slot], ballast_bytes=ballast[slot])
         for slot in everybody
     }
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from diskless.chaos.oracle import UNKNOWN, Operation, Result, Value, check
 from diskless.chaos.verdict import Findings
+from diskless.chaos.workload import News
 from diskless.client import Client
 from diskless.config import KIB, MIB
 from diskless.errors import AlreadyExists, DisklessError, NotFound
@@ -37,6 +38,11 @@ CLIENTS = 4
 PACE_S = 0.02
 """Between two operations of a client: two cores must also restart agents."""
 TAG_BYTES = 12
+
+
+def sizes_up_to(largest: int) -> list[tuple[int, tuple[int, int]]]:
+    """The usual mix of sizes, without those that are larger."""
+    return [(weight, (low, min(high, largest))) for weight, (low, high) in SIZES if low < largest]
 
 
 def value_bytes(value: Value, size: int) -> bytes:
@@ -78,7 +84,9 @@ class Keys:
 
 
 class KeyValue:
-    """A workload for `chaos run`: see `workload.Workload`."""
+    """Implements workload.Workload."""
+
+    unit = "operations"
 
     def __init__(
         self,
@@ -101,11 +109,13 @@ class KeyValue:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._history: list[Operation] = []
+        self._told = 0
         self._wrong: list[str] = []
         self._refusals: Counter[str] = Counter()
         self._broken: list[BaseException] = []
 
-    # What `run` calls.
+    def prepare(self) -> None:
+        pass
 
     def start(self) -> None:
         for number, random in enumerate(self._randoms):
@@ -120,6 +130,17 @@ class KeyValue:
         self._stop.set()
         for thread in self._threads:
             thread.join()
+
+    def news(self) -> News:
+        with self._lock:
+            fresh, self._told = self._history[self._told :], len(self._history)
+        known = [operation for operation in fresh if operation.is_known]
+        commits = [op for op in known if op.kind != "read"]
+        return News(
+            done=len(known),
+            commits_ms=[1000 * (op.ended_s - op.began_s) for op in commits],
+            errors=len(fresh) - len(known),
+        )
 
     def finish(self) -> Findings:
         """Reads every key once more and asks the oracle. Call it after `stop`."""
@@ -143,14 +164,10 @@ class KeyValue:
             unreadable=unreadable,
         )
 
-    def clean_up(self) -> None:
-        with self._connect() as client:
-            client.delete(self._root, recursive=True)
-
-    def drain(self, since: int) -> tuple[list[Operation], int]:
-        """The operations that ended since a position in the history, and the position now."""
-        with self._lock:
-            return self._history[since:], len(self._history)
+    def clean_up(self, *, keep: bool) -> None:
+        if not keep:
+            with self._connect() as client:
+                client.delete(self._root, recursive=True)
 
     # One client.
 

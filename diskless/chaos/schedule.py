@@ -70,7 +70,9 @@ def plan(
     burst_due = 2 * max_down > voters - 1  # More than k: show what that does, once.
     while max_down > 0 and at_s < duration_s:
         kind = next(bag)
-        spent = {slot for step in steps if step.spends and step.ends_s > at_s for slot in step.victims}
+        spent = {
+            slot for step in steps if step.spends and step.ends_s > at_s for slot in step.victims
+        }
         room = max_down - len(spent)
         free = [slot for slot in range(agents) if slot not in spent]
         # While the burst is due, nothing else may stand in its way for long.

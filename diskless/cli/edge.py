@@ -37,7 +37,7 @@ VERBS = {
     "mkdir": "Make directories, with their parents.",
     "jar": "Print the path of the jar for Spark.",
     "spark-conf": "Print the properties for spark-submit.",
-    "chaos": "Kill agents for real, and bring them back.",
+    "chaos": "Break agents on purpose, take it back, and judge a run.",
 }
 DEBUG_VARIABLE = "DISKLESS_DEBUG"
 

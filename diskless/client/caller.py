@@ -166,7 +166,10 @@ class Caller:
         except Unavailable:
             self.drop(connection)
             raise
-        self.give_back(connection)
+        if isinstance(reply.error, Unavailable):
+            self.drop(connection)  # Perhaps it alone is cut off: others may know better.
+        else:
+            self.give_back(connection)
         return reply
 
     def _current_session(self, attempts: Attempts) -> int:

@@ -1,13 +1,14 @@
 """Signals to the agents of a cluster on Ray, on whichever host they are.
 
-Attached to the cluster's Ray for as long as it is used: attaching takes seconds. What is on
-this host is signalled from here; elsewhere a Ray task on that node does it.
+Attached to the cluster's Ray from the first use to the end, because attaching takes seconds.
+What is on this host is signalled from here; elsewhere a Ray task on that node does it.
 """
 
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -24,16 +25,20 @@ SIGNAL_TIMEOUT_S = 10.0
 
 @contextmanager
 def hands(name: str) -> Iterator["RayHands"]:
-    """Raises NoCluster, Unavailable, and BadRequest for a cluster without Ray."""
-    with ray_cluster.attached(name, ()) as identity:
-        yield RayHands(identity)
+    """What its methods raise beside their own: Unavailable, BadRequest without a Ray."""
+    with ExitStack() as until_closed:
+        yield RayHands(lambda: until_closed.enter_context(ray_cluster.attached(name, ())))
 
 
 class RayHands:
     """Implements chaos.faults.Hands."""
 
-    def __init__(self, identity: "Identity") -> None:
-        self._identity = identity
+    def __init__(self, attach: "Callable[[], Identity]") -> None:
+        self._attach = attach
+
+    @cached_property
+    def _identity(self) -> "Identity":
+        return self._attach()
 
     def kill(self, slots: Sequence[int], *, stay_dead: bool) -> dict[int, int]:
         from diskless.launch import agents

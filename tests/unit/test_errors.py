@@ -46,6 +46,10 @@ BUILT_IN = {
     "NoCluster": LookupError,
     "LaunchFailed": RuntimeError,
     "SparkUnusable": RuntimeError,
+    "OverBudget": RuntimeError,
+    "PromiseBroken": RuntimeError,
+    "NotHealed": RuntimeError,
+    "BeyondPromise": RuntimeError,
     "InternalError": RuntimeError,
 }
 

@@ -73,9 +73,17 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
   /** The reply to a request that was sent. Throws the refusal, or Unavailable. */
   def await(connection: Connection, request: Request, deadline: Deadline): Reply = {
     val began = System.nanoTime()
-    val outcome = try deadline.await(request.reply)
-    finally if (request.reply.isDone && connection.usable) heard(connection)
-    outcome.getOrElse(throw silent(connection, began))
+    try {
+      val outcome = deadline.await(request.reply)
+      if (outcome.isDefined && connection.usable) heard(connection)
+      outcome.getOrElse(throw silent(connection, began))
+    } catch {
+      case error: DisklessException if request.reply.isDone && connection.usable =>
+        heard(connection)
+        // Perhaps it alone is cut off: others may know better.
+        if (Errors.isUnavailable(error.reason)) routes.failed(connection.peer)
+        throw error
+    }
   }
 
   /** A connection that all threads share. Throws Unavailable, Unauthorized or NoCluster. */

@@ -28,6 +28,8 @@ private[spark] object Errors {
   def unavailable(message: String, cause: Throwable = null): DisklessException =
     new DisklessException(Unavailable, message, retryable = true, cause)
 
+  def isUnavailable(reason: String): Boolean = reason == Unavailable || reason == NoQuorum
+
   /** The interrupt stays visible; Spark takes this class for a clean stop. */
   def interrupted(what: String, cause: InterruptedException): InterruptedIOException = {
     Thread.currentThread().interrupt()
