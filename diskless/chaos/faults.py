@@ -132,6 +132,10 @@ class Chaos:
         with self._record.changing() as active:
             if fault not in active:
                 return Done()
+            if fault.kind == "corrupt":
+                mended = self._mend(fault.slots)
+                active.remove(fault)
+                return Done(mended=mended)
             resumed = self._hands.thaw(fault.pids) if fault.pids else []
             active.remove(fault)
             return Done(resumed=resumed, untold=self._settle(active))
@@ -205,6 +209,11 @@ class Chaos:
             wish = Faults(corrupt=step.shards, seed=step.seed + slot)
             flipped[slot] = self._doors.plant(peers[slot], wish).flipped
         return Done(fault=fault, flipped=flipped)
+
+    def _mend(self, slots: Iterable[int]) -> int:
+        """An agent that does not answer is asked again with the next try, or by `heal`."""
+        peers = self._doors.peers()
+        return sum(self._doors.plant(peers[slot], Faults(mend=True)).mended for slot in slots)
 
     # Telling agents.
 

@@ -27,7 +27,9 @@ FAMILIES = 8
 UNKNOWN_MAX = 3
 """Unknown outcomes after which a family is left for a new one."""
 FAMILIES_MAX = 200
-WEIGHTS = {"put": 30, "create": 10, "read": 40, "delete": 8, "rename": 12}
+KEPT_MAX = 20
+"""Keys of a family that are written once and then only read: what must outlive every fault."""
+WEIGHTS = {"put": 28, "create": 10, "read": 40, "delete": 8, "rename": 10, "keep": 4}
 SIZES = (
     (60, (0, 4 * KIB)),  # inline for good
     (25, (4 * KIB, 64 * KIB)),  # inline at first
@@ -66,11 +68,24 @@ class Keys:
         self._lock = threading.Lock()
         self._unknown: Counter[int] = Counter()
         self._open = list(range(FAMILIES))
+        self._kept: Counter[int] = Counter()
         self.families = FAMILIES
 
     def choose(self, random: Random) -> int:
         with self._lock:
             return random.choice(self._open)
+
+    def keep(self, family: int) -> str | None:
+        """A key that nobody has used; None if the family has enough of those."""
+        with self._lock:
+            if self._kept[family] == KEPT_MAX:
+                return None
+            self._kept[family] += 1
+            return f"kept-{self._kept[family]}"
+
+    def of(self, family: int) -> list[str]:
+        """All keys that were ever written."""
+        return [*KEYS, *(f"kept-{number}" for number in range(1, self._kept[family] + 1))]
 
     def unclear(self, family: int) -> None:
         """Every few unknown outcomes a family is replaced, as long as there may be more."""
@@ -149,7 +164,7 @@ class KeyValue:
         unreadable = []
         with self._connect() as client:
             for family in range(self._keys.families):
-                for key in KEYS:
+                for key in self._keys.of(family):
                     operation = self._read(client, family, key, number=-1)
                     if not operation.is_known:
                         unreadable.append(f"{self._path(family, key)}: {operation.note}")
@@ -184,6 +199,10 @@ class KeyValue:
         kind = random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         family = self._keys.choose(random)
         key, target = random.sample(KEYS, 2)
+        if kind == "keep":
+            kind, key = "create", self._keys.keep(family) or key
+        elif kind == "read":
+            key = random.choice(self._keys.of(family))
         path = self._path(family, key)
         options: dict[str, Any] = {}
         match kind:
@@ -209,9 +228,8 @@ class KeyValue:
         path = self._path(family, key)
 
         def act() -> Result:
-            try:
-                data = client.read(path)
-            except NotFound:
+            data = _read_present(client, path)
+            if data is None:
                 return None
             value = read_value(data)
             if value is None:
@@ -239,6 +257,19 @@ class KeyValue:
 
     def _path(self, family: int, key: str) -> str:
         return f"{self._root}/{family}/{key}"
+
+
+def _read_present(client: Client, path: str) -> bytes | None:
+    """The content, or None if at some moment there was none.
+
+    NotFound may also mean that the content was replaced, and freed, while it was read.
+    """
+    while True:
+        try:
+            return client.read(path)
+        except NotFound:
+            if not client.exists(path):
+                return None
 
 
 def _write(client: Client, path: str, data: bytes, *, overwrite: bool) -> bool:

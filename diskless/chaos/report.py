@@ -51,7 +51,7 @@ def as_text(outcome: Outcome) -> str:
         *_timeline(outcome),
         "",
         f"faults: {outcome.planted} of {len(outcome.plan)} planned; "
-        f"{outcome.flipped} shards corrupted, {outcome.mended} of them still were at the end",
+        f"{outcome.flipped} shards corrupted, {outcome.mended} of them flipped back by us",
         f"{outcome.unit}: {findings.operations}, {findings.acknowledged} acknowledged, "
         f"{findings.unknown} with unknown outcome",
     ]
@@ -172,7 +172,7 @@ def _draw_faults(axes: Any, outcome: Outcome) -> None:
     for kind in kinds:
         axes.plot([], [], "s", color=COLORS.get(kind, "black"), label=kind)
     if kinds:
-        axes.legend(loc="upper right", fontsize=8, ncols=len(kinds))
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), fontsize=8, ncols=len(kinds))
 
 
 def _draw_fault(axes: Any, event: Event, slot: int, color: str) -> None:

@@ -90,7 +90,7 @@ def run(
             try:
                 breaker.break_things(steps, options)
             finally:
-                mended = breaker.heal()
+                breaker.heal()
             healed_s = _await_margin(client, timeline, settings.parity_shards, options, say)
             workload.stop()
         findings = workload.finish()
@@ -111,7 +111,7 @@ def run(
         plan=steps,
         planted=breaker.planted,
         flipped=breaker.flipped,
-        mended=mended,
+        mended=breaker.mended,
         events=timeline.events,
         samples=timeline.samples,
         unit=workload.unit,
@@ -132,6 +132,7 @@ class _Breaker:
         self._undo: list[tuple[float, Active, Event]] = []
         self.planted = 0
         self.flipped = 0
+        self.mended = 0
 
     def break_things(self, steps: Sequence[Step], options: Options) -> None:
         """Returns when the time is over."""
@@ -147,15 +148,14 @@ class _Breaker:
                 f"{len(waiting)} of {len(steps)} faults: the cluster never afforded them",
             )
 
-    def heal(self) -> int:
+    def heal(self) -> None:
         """Takes everything back; interrupting it would leave frozen agents behind."""
         with _undisturbed():
-            done = self._chaos.heal()
+            self.mended += self._chaos.heal().mended
             for _, _, event in self._undo:
                 self._close(event)
             self._undo.clear()
         self._note("heal", "all faults taken back")
-        return done.mended
 
     def _plant(self, step: Step, max_down: int) -> bool:
         """Whether it is done. What the cluster cannot bear, or answer, now is tried again."""
@@ -178,7 +178,7 @@ class _Breaker:
         for due in [due for due in self._undo if due[0] <= now_s]:
             _, fault, event = due
             try:
-                self._chaos.undo(fault)
+                self.mended += self._chaos.undo(fault).mended
             except DisklessError:
                 continue  # It is tried again, and `heal` has the last word.
             self._undo.remove(due)
@@ -215,7 +215,7 @@ def describe(step: Step, flipped: dict[int, int]) -> str:
         case "slow":
             return f"delay messages of {whom} by {step.delay_ms} ms{for_s}"
         case "corrupt":
-            return f"flip a byte in {sum(flipped.values())} shards of {whom}"
+            return f"flip a byte in {sum(flipped.values())} shards of {whom}{for_s}"
         case _:
             return f"take {step.share:.0%} of the memory of {whom}{for_s}"
 

@@ -22,7 +22,7 @@ LASTS_S = {
     "kill": (0.0, 0.0),  # Ray brings it back.
     "pause": (0.3, 4.0),  # Shorter and longer than the failure timeout.
     "partition": (1.0, 5.0),
-    "corrupt": (0.0, 0.0),
+    "corrupt": (2.0, 8.0),  # What nobody has noticed by then is flipped back.
     "slow": (1.0, 5.0),
     "fill": (2.0, 5.0),
 }
@@ -36,7 +36,7 @@ class Step(Struct, frozen=True, kw_only=True):
     kind: str
     victims: tuple[int, ...]
     for_s: float = 0.0
-    """0 for what needs no undoing: a kill, a flipped byte."""
+    """0 for what is not undone: a kill."""
     delay_ms: int = 0
     shards: int = 0
     share: float = 0.0
@@ -69,7 +69,6 @@ def plan(
     at_s = QUIET_S
     burst_due = 2 * max_down > voters - 1  # More than k: show what that does, once.
     while max_down > 0 and at_s < duration_s:
-        kind = next(bag)
         spent = {
             slot for step in steps if step.spends and step.ends_s > at_s for slot in step.victims
         }
@@ -77,6 +76,7 @@ def plan(
         free = [slot for slot in range(agents) if slot not in spent]
         # While the burst is due, nothing else may stand in its way for long.
         if room > 0 and free and not (burst_due and spent):
+            kind = next(bag)
             if burst_due and kind in ("kill", "pause", "partition"):
                 victims = _burst(random, agents=agents, voters=voters, count=max_down)
                 burst_due = False

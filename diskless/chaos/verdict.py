@@ -7,6 +7,10 @@ from msgspec import Struct
 from diskless.errors import BeyondPromise, DisklessError, NotHealed, PromiseBroken
 
 
+LOST = ("TooFewShards", "CorruptData")
+"""Refusals that mean that acknowledged bytes are gone, at least for now."""
+
+
 class Findings(Struct, frozen=True, kw_only=True):
     """What a workload saw, in its own words."""
 
@@ -41,17 +45,19 @@ def judge(findings: Findings, *, healed: bool, max_down: int, k: int) -> Verdict
     if findings.undecided:
         return Verdict(False, "UNDECIDED: the oracle gave up; nothing is proved", 1)
     lost = len(findings.unreadable)
-    if lost and max_down <= k:
+    loud = sum(findings.refusals.get(reason, 0) for reason in LOST)
+    if (lost or loud) and max_down <= k:
         return _failed(
             PromiseBroken,
-            f"LOST: {lost} keys cannot be read, though at most {k} agents were down at once",
+            f"LOST: {lost} keys cannot be read, {loud} reads were refused on the way, though at "
+            f"most {max_down} agents were down at once",
         )
-    if max_down > k and (lost or not healed):
-        loud = ", ".join(f"{reason} {count}" for reason, count in sorted(findings.refusals.items()))
+    if max_down > k and (lost or loud or not healed):
+        told = ", ".join(f"{reason} {count}" for reason, count in sorted(findings.refusals.items()))
         return _failed(
             BeyondPromise,
-            f"FAILED LOUDLY: {max_down} agents were broken at once, {k} are promised; "
-            f"{lost} keys cannot be read; refused: {loud or 'nothing'}; no wrong byte was served",
+            f"FAILED LOUDLY: {max_down} agents were broken at once, {k} are promised; {lost} keys "
+            f"cannot be read in the end; refused: {told or 'nothing'}; no wrong byte was served",
         )
     if not healed:
         return _failed(NotHealed, f"NOT HEALED: nothing is lost, but the margin is not {k} again")

@@ -293,6 +293,7 @@ class ClientDoor:
         faults, mended, flipped = self._faults, 0, 0
         if meta.heal:
             faults.heal()
+        if meta.heal or meta.mend:
             mended = self._shards.mend()
         if meta.cut is not None:
             faults.cut_off(meta.cut)

@@ -213,10 +213,11 @@ class EventPage(Struct):
 class Faults(Struct, omit_defaults=True):
     """Faults to plant in the very agent that is asked; what is None stays as it is.
 
-    `heal` comes before everything else.
+    `heal` comes before everything else; `mend` is the part of it that concerns shards.
     """
 
     heal: bool = False
+    mend: bool = False
     cut: list[int] | None = None
     delays_ms: dict[int, int] | None = None
     ballast_bytes: int | None = None
