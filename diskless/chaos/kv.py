@@ -180,6 +180,7 @@ class KeyValue:
         )
 
     def clean_up(self, *, keep: bool) -> None:
+        self.stop()
         if not keep:
             with self._connect() as client:
                 client.delete(self._root, recursive=True)

@@ -6,7 +6,6 @@ from msgspec import Struct
 
 from diskless.errors import BeyondPromise, DisklessError, NotHealed, PromiseBroken
 
-
 LOST = ("TooFewShards", "CorruptData")
 """Refusals that mean that acknowledged bytes are gone, at least for now."""
 
