@@ -5,8 +5,8 @@ A shard is verified when it comes; what goes out is verified by whoever gets it.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
 
 from diskless.checksum import BLOCK_BYTES, CHECKSUM_BYTES, seed, verify_blocks
 from diskless.config import format_bytes
@@ -170,7 +170,8 @@ class ShardStore:
             self._unconfirmed_since.setdefault(stripe, now_s)
 
 
-class _Damage(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Damage:
     """A byte of a shard that was flipped. Flipping it again makes it good."""
 
     stripe: str

@@ -98,7 +98,7 @@ def run(
     byte was wrong. kv writes to the store from several clients; wordcount and nexmark are
     Spark streams with their checkpoints in it, compared with the batch answer.
     """
-    chosen = _kinds(faults)
+    chosen, largest_bytes = _kinds(faults), parse_bytes(largest)
     seed = secrets.randbits(31) if seed is None else seed
     where = _own_cluster(context) if local else _given(context)
     with where, open_chaos(_asking(context)) as chaos:
@@ -113,7 +113,7 @@ def run(
             replay=_replay(context, seed, duration_s, faults, workload, largest, limit, local),
         )
         context.say(f"seed {seed}; again: {options.replay}")
-        traffic = _workload(workload, chaos.settings.name, seed, parse_bytes(largest))
+        traffic = _workload(workload, chaos.settings.name, seed, largest_bytes)
         return _run(context, chaos, traffic, options, out)
 
 
