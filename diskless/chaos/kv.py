@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -204,26 +205,26 @@ class KeyValue:
             kind, key = "create", self._keys.keep(family) or key
         elif kind == "read":
             key = random.choice(self._keys.of(family))
+        if kind == "read":
+            self._read(client, family, key, number=number)
+            return
+        act, details = self._mutation(client, random, kind, family, key, target)
+        self._do(act, kind=kind, family=family, key=key, client=number, **details)
+
+    def _mutation(
+        self, client: Client, random: Random, kind: str, family: int, key: str, target: str
+    ) -> tuple[Callable[[], Result], dict[str, Any]]:
+        """What to call, and what the oracle must know of it beside kind and key."""
         path = self._path(family, key)
-        options: dict[str, Any] = {}
-        match kind:
-            case "read":
-                self._read(client, family, key, number=number)
-                return
-            case "delete":
-                act: Callable[[], Result] = lambda: client.delete(path)  # noqa: E731
-            case "rename":
-                options["target"] = target
-                act = lambda: _rename(client, path, self._path(family, target))  # noqa: E731
-            case _:
-                value = next(self._values)
-                low, high = random.choices(
-                    [bounds for _, bounds in self._sizes], [weight for weight, _ in self._sizes]
-                )[0]
-                data = value_bytes(value, random.randint(low, high))
-                options["value"] = value
-                act = lambda: _write(client, path, data, overwrite=kind == "put")  # noqa: E731
-        self._do(act, kind=kind, family=family, key=key, client=number, **options)
+        if kind == "delete":
+            return partial(client.delete, path), {}
+        if kind == "rename":
+            return partial(_rename, client, path, self._path(family, target)), {"target": target}
+        value = next(self._values)
+        weights = [weight for weight, _ in self._sizes]
+        low, high = random.choices([bounds for _, bounds in self._sizes], weights)[0]
+        data = value_bytes(value, random.randint(low, high))
+        return partial(_write, client, path, data, overwrite=kind == "put"), {"value": value}
 
     def _read(self, client: Client, family: int, key: str, *, number: int) -> Operation:
         path = self._path(family, key)

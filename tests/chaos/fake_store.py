@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import suppress
 from random import Random
 
 from diskless.errors import AlreadyExists, NotFound, Unavailable
@@ -118,6 +119,7 @@ class Unclear(FakeStore):
     def _put(self, path: str, data: bytes, overwrite: bool) -> None:
         if self._random.random() < 0.05:
             if self._random.random() < 0.5:
-                super()._put(path, data, overwrite=True)
+                with suppress(AlreadyExists):
+                    super()._put(path, data, overwrite)
             raise Unavailable("no answer")
         super()._put(path, data, overwrite)
