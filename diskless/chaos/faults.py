@@ -3,7 +3,7 @@
 The record is the truth about what is planted. After every change `_settle` tells each agent
 the sum of what concerns it, so faults may overlap and be undone in any order, and an agent
 that was away hears of it with the next change. Everything that takes an agent down is
-recorded before it is done: whoever dies half way leaves `heal` something to find.
+kept on record before it is done: whoever dies half way leaves `heal` something to find.
 """
 
 import time
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from diskless.chaos import budget
 from diskless.chaos.budget import Active, Down
 from diskless.chaos.doors import Doors
-from diskless.chaos.record import Record
+from diskless.chaos.record import Page, Record
 from diskless.chaos.schedule import Step
 from diskless.client import Client
 from diskless.client.descriptor import Descriptor
@@ -95,11 +95,12 @@ class Chaos:
                     return self._corrupt(active, step)
             fault = Active(
                 kind=step.kind,
-                slots=step.victims,
+                slots=tuple(victims),
                 delay_ms=step.delay_ms,
                 share=step.share,
             )
             active.append(fault)
+            active.keep()
             return Done(fault=fault, untold=self._settle(active))
 
     def pids(self, slots: Sequence[int]) -> dict[int, int]:
@@ -125,6 +126,7 @@ class Chaos:
             budget.refuse_beyond(self._down(active), victims, max_down=max_down, k=k)
             lives = {slot: agents[slot]["incarnation"] for slot in victims}
             active.append(Active(kind="kill", slots=tuple(victims), incarnations=lives))
+            active.keep()
             return self._hands.kill_host(agents[victims[0]]["host"])
 
     def undo(self, fault: Active) -> Done:
@@ -181,7 +183,7 @@ class Chaos:
             step.victims, agents=self.settings.agents, voters=self.settings.voters
         )
 
-    def _kill(self, active: list[Active], step: Step, *, stay_dead: bool) -> Done:
+    def _kill(self, active: Page, step: Step, *, stay_dead: bool) -> Done:
         status = self._client.status()
         lives = {parse_slot(a["slot"]): a.get("incarnation", 0) for a in status["agents"]}
         self._hands.pids(step.victims)
@@ -189,22 +191,25 @@ class Chaos:
             kind="kill", slots=step.victims, incarnations={s: lives[s] for s in step.victims}
         )
         active.append(fault)
+        active.keep()
         self._hands.kill(step.victims, stay_dead=stay_dead)
         return Done(fault=fault)
 
-    def _pause(self, active: list[Active], step: Step) -> Done:
+    def _pause(self, active: Page, step: Step) -> Done:
         pids = self._hands.pids(step.victims)
         fault = Active(kind="pause", slots=step.victims, pids=pids)
         active.append(fault)
+        active.keep()
         self._hands.freeze(pids)
         return Done(fault=fault)
 
-    def _corrupt(self, active: list[Active], step: Step) -> Done:
+    def _corrupt(self, active: Page, step: Step) -> Done:
         """Every victim chooses its shards by itself, so all victims count as down."""
         peers = self._doors.peers()
         flipped: dict[int, int] = {}
         fault = Active(kind="corrupt", slots=step.victims)
         active.append(fault)
+        active.keep()
         for slot in step.victims:
             wish = Faults(corrupt=step.shards, seed=step.seed + slot)
             flipped[slot] = self._doors.plant(peers[slot], wish).flipped
@@ -257,7 +262,7 @@ class Chaos:
 
     # The budget.
 
-    def _down(self, active: list[Active]) -> Down:
+    def _down(self, active: Page) -> Down:
         """Also forgets what has healed by itself: returned agents, rebuilt shards."""
         status = self._client.status()
         damaged = self._damaged(active)

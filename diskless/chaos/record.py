@@ -6,7 +6,7 @@ what a run that was killed left behind. Whoever changes it holds a lock on it.
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -22,6 +22,21 @@ class _Content(Struct):
     faults: list[Active] = []
 
 
+class Page(list[Active]):
+    """The faults, to be changed in place. `keep` before the deed, not after it: whoever is
+    killed in between leaves a note of what may have been done."""
+
+    def __init__(self, faults: list[Active], write: Callable[[list[Active]], None]) -> None:
+        super().__init__(faults)
+        self._kept = list(faults)
+        self._write = write
+
+    def keep(self) -> None:
+        if self._kept != self:
+            self._kept = list(self)
+            self._write(self._kept)
+
+
 class Record:
     def __init__(self, name: str, cluster: str) -> None:
         self._path = faults_path(name)
@@ -32,20 +47,23 @@ class Record:
             return list(faults)
 
     @contextmanager
-    def changing(self) -> Iterator[list[Active]]:
-        """The faults, to be changed in place; saved when the block ends, also by an error."""
+    def changing(self) -> Iterator[Page]:
+        """For one at a time; kept when the block ends, also by an error."""
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         with os.fdopen(handle, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            content = self._decode(file.read())
-            before = list(content.faults)
+
+            def write(faults: list[Active]) -> None:
+                file.seek(0)
+                file.truncate()
+                file.write(msgspec.json.encode(_Content(self._cluster, faults)))
+                file.flush()
+
+            page = Page(self._decode(file.read()).faults, write)
             try:
-                yield content.faults
+                yield page
             finally:
-                if content.faults != before:
-                    file.seek(0)
-                    file.truncate()
-                    file.write(msgspec.json.encode(content))
+                page.keep()
 
     def _decode(self, data: bytes) -> _Content:
         try:

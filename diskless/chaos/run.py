@@ -21,7 +21,7 @@ from diskless.chaos.timeline import Event, Sample, Timeline
 from diskless.chaos.verdict import Findings, Verdict, judge
 from diskless.chaos.workload import Workload
 from diskless.client import Client
-from diskless.errors import BadRequest, DisklessError, OverBudget
+from diskless.errors import BadRequest, DisklessError, NotHealed, OverBudget
 from diskless.model import slot_name
 
 POLL_S = 0.1
@@ -71,8 +71,7 @@ def run(
 ) -> Outcome:
     """Runs it all. `client` must have a short timeout: a frozen cluster is waited for here."""
     settings = chaos.settings
-    if chaos.active:
-        raise BadRequest("faults are planted already: run `diskless chaos heal` first")
+    _refuse_unless_whole(chaos, client)
     steps = plan(
         seed=options.seed,
         duration_s=options.duration_s,
@@ -120,6 +119,19 @@ def run(
         findings=findings,
         verdict=verdict,
     )
+
+
+def _refuse_unless_whole(chaos: Chaos, client: Client) -> None:
+    """What is broken before a run would be held against it."""
+    if any(fault.kind != "kill" for fault in chaos.active):
+        raise BadRequest("faults are planted already: run `diskless chaos heal` first")
+    status, k = client.status(), chaos.settings.parity_shards
+    if not is_whole(status, k):
+        away = [agent["slot"] for agent in status["agents"] if agent["state"] != "up"]
+        raise NotHealed(
+            f"the cluster is not whole before the run: margin {status['margin']} of {k}, "
+            f"not up: {', '.join(away) or 'nobody'}; wait, or revive who is dead"
+        )
 
 
 class _Breaker:

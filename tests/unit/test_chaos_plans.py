@@ -1,5 +1,6 @@
 """Schedules, the budget and the verdict: pure, so every rule has its own small case."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ from hypothesis import strategies as st
 
 from diskless.chaos.budget import Active, affordable, count_down, lost_side, refuse_beyond
 from diskless.chaos.faults import wanted
+from diskless.chaos.record import Record
 from diskless.chaos.schedule import KINDS, Step, plan
 from diskless.chaos.verdict import Findings, judge
+from diskless.client import descriptor
 from diskless.config import MIB, ClusterSettings
 from diskless.errors import OverBudget
 
@@ -211,3 +214,44 @@ def test_wrong_is_wrong_and_loud_loss_is_one_within_the_promise(
 ):
     verdict = judge(seen, healed=healed, max_down=max_down, k=K)
     assert (verdict.exit_status, verdict.passed) == (exit_status, exit_status == 0)
+
+
+# The record.
+
+
+@pytest.fixture
+def record() -> Iterator[Record]:
+    descriptor.home().mkdir(parents=True, exist_ok=True)
+    yield Record("recorded", "one")
+    descriptor.remove("recorded")
+
+
+FROZEN = Active(kind="pause", slots=(3,), pids={3: 17})
+
+
+def test_a_fault_is_on_record_before_the_deed(record: Record):
+    with record.changing() as active:
+        active.append(FROZEN)
+        active.keep()
+        assert b"pause" in descriptor.faults_path("recorded").read_bytes()
+    assert record.read() == [FROZEN]
+
+
+def test_what_was_done_before_an_error_stays_on_record(record: Record):
+    with pytest.raises(OverBudget), record.changing() as active:
+        active.append(FROZEN)
+        raise OverBudget
+    assert record.read() == [FROZEN]
+
+
+def test_a_later_cluster_of_the_name_has_no_faults(record: Record):
+    with record.changing() as active:
+        active.append(FROZEN)
+    assert Record("recorded", "another").read() == []
+
+
+def test_the_record_goes_with_the_cluster(record: Record):
+    with record.changing() as active:
+        active.append(FROZEN)
+    descriptor.remove("recorded")
+    assert not descriptor.faults_path("recorded").exists()
