@@ -12,21 +12,26 @@ PROTOS := proto/diskless/v1 $(wildcard proto/diskless/v1/*.proto)
 GENERATED := diskless/rpc/v1/__init__.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench lint format proto soak chaos clean
+.PHONY: help java setup demo test bench lint format proto soak chaos clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: $(INSTALLED) $(GENERATED) ## Create .venv and install everything into it
 
-demo: setup ## Start a cluster here, kill agents, and watch the data survive
+demo: java setup ## Run a Spark stream on a cluster here, kill agents, and watch it go on
 	@$(RUN) -m diskless.demo $(ARGS)
 
-test: lint ## Lint, type-check and run the tests, except the slow ones
+test: java lint ## Lint, type-check and run the tests, except the slow ones
 	@$(RUN) -m pytest $(ARGS)
 
-bench: setup ## Measure throughput and latency
+bench: java setup ## Measure throughput and latency
 	@$(RUN) -m diskless.bench $(ARGS)
+
+# Before minutes are spent on anything else.
+java:
+	@command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" >/dev/null || \
+	{ echo "make: java not found; install Java 17 or newer (Debian, Ubuntu: openjdk-17-jre-headless) or set JAVA_HOME"; exit 1; }
 
 lint: setup ## Check style, format and the types of the pure modules
 	@$(RUN) -m ruff check .

@@ -72,6 +72,14 @@ class Tuning:
     orphan_delay_s: float = 60.0
     """Age from which a stripe that no file names is examined, fenced and freed."""
     janitor_interval_s: float = 2.0
+    repair_delay_s: float = 10.0
+    """How long an agent may be down before what it held is rebuilt elsewhere."""
+    repair_interval_s: float = 0.5
+    """How often the leader looks for something to repair."""
+    repair_share: float = 0.5
+    """The part of the time that repair may take at first while clients are at work."""
+    scrub_bytes_per_s: int = 4 * MIB
+    """How fast each agent looks through its own shards for damage."""
     repack_live_share: float = 0.5
     """Stripes with less than this part alive are repacked."""
 
@@ -89,13 +97,20 @@ class Tuning:
         for name in _TIMES:
             if not 0 < getattr(self, name) <= 86_400:
                 raise BadSettings(f"{name} must lie above 0 and be at most a day, in seconds")
-        if not (0 < self.inline_share_max < 1 and 0 < self.repack_live_share < 1):
-            raise BadSettings("inline_share_max and repack_live_share are parts of 1")
+        for name in ("inline_share_max", "repack_live_share", "repair_share"):
+            if not 0 < getattr(self, name) < 1:
+                raise BadSettings(f"{name} must lie between 0 and 1")
+        if self.scrub_bytes_per_s < 1:
+            raise BadSettings("scrub_bytes_per_s must be at least 1")
         if self.upload_bytes_max < 2 * self.stripe_bytes:
             raise BadSettings("upload_bytes_max must hold at least two stripes")
 
 
-_TIMES = tuple(entry.name for entry in fields(Tuning) if entry.name.endswith("_s"))
+_TIMES = tuple(
+    entry.name
+    for entry in fields(Tuning)
+    if entry.name.endswith("_s") and not entry.name.endswith("per_s")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

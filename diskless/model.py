@@ -30,7 +30,7 @@ class Event(Struct, frozen=True):
     """Its place in the log; commands that were agreed on together share one."""
     time_ms: int
     kind: str
-    """put, move, reap, session, mkdir, rename, delete, fence, up or down."""
+    """put, move, repair, reap, session, mkdir, rename, delete, fence, up, down or drain."""
     text: str
 
 
@@ -63,6 +63,19 @@ class Stripe(Struct, frozen=True, array_like=True):
     places: tuple[Place, ...]
     version: int = 0
     codec: str = "isa_l_rs_cauchy"
+
+
+class HeldShard(Struct, frozen=True, array_like=True, gc=False):
+    """A shard that an agent has, and the placement that it was stored for.
+
+    `version` is 0 for the shards that a stripe was born with. Whoever moves a shard
+    stores it for the version of the stripe that the move would make: so once a stripe
+    has reached that version without naming this shard's place, nothing ever will.
+    """
+
+    stripe: str
+    index: int
+    version: int
 
 
 class StripeId(Struct, frozen=True, gc=False):
@@ -120,6 +133,10 @@ class AgentInfo(Struct, frozen=True):
     node: str
     pid: int
     up: bool = True
+    down_ms: int = 0
+    """Since when it is down, by the log's time; 0 while it is up."""
+    draining: bool = False
+    """It gets no new shards, and those that it has are moved elsewhere."""
 
 
 def cut(extents: Iterable[Extent], offset: int, length: int) -> list[Extent]:

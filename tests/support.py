@@ -38,13 +38,15 @@ BRISK = Tuning(
     orphan_delay_s=1.0,
     janitor_interval_s=0.1,
     demote_delay_s=0.2,
+    repair_delay_s=0.5,
+    repair_interval_s=0.05,
 )
 """What happens after a while happens soon. Only the time after which silence means death
 is as usual: all agents share one thread here, and a busy machine makes it wait."""
 STRIPED = replace(BRISK, inline_bytes_max=0)
 """As BRISK, and only empty files are inline."""
-CALM = Tuning(janitor_interval_s=3600.0, inline_bytes_max=0)
-"""Nothing is freed or moved by itself, and only empty files are inline."""
+CALM = Tuning(janitor_interval_s=3600.0, repair_interval_s=3600.0, inline_bytes_max=0)
+"""Nothing is freed, moved or repaired by itself, and only empty files are inline."""
 
 T = TypeVar("T")
 
@@ -278,6 +280,7 @@ def hidden_shards(cluster: LocalCluster, *slots: int) -> Iterator[None]:
         for memory, stripes in zip(memories, kept, strict=True):
             assert not memory._stripes, "something was stored while the shards were hidden"
             memory._stripes = stripes
+            memory._damaged.clear()  # nothing was, however much was missed
 
     on_loop(cluster, hide)
     try:

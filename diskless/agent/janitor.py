@@ -9,18 +9,17 @@ dropped only after the command that makes it unreachable.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from diskless.agent.ports import Pulse, ShardPeers
-from diskless.agent.reader import Reader
 from diskless.agent.replica import Replica, Router
+from diskless.agent.rewriter import REWRITE_BYTES_MAX, REWRITE_FILES_MAX, Rewriter
 from diskless.agent.roster import Roster
 from diskless.agent.shards import ShardStore
 from diskless.agent.uploads import Uploads
-from diskless.agent.writer import Writer
 from diskless.config import Tuning
 from diskless.errors import DisklessError, TooFewShards, Unavailable
-from diskless.model import Extent, FileRecord, Stripe, cut, slot_name
+from diskless.model import FileRecord, Place, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.ledger import Entry, Verdict
@@ -29,8 +28,7 @@ from diskless.namespace.state import NamespaceState
 log = logging.getLogger(__name__)
 
 REAP_STRIPES_MAX = 1000
-REWRITE_BYTES_MAX = 4 << 20
-REWRITE_FILES_MAX = 500
+END_MOVES_MAX = 1000
 DEMOTE_BYTES_ENOUGH = 256 << 10
 """Less than this waits longer for company before it gets a stripe of its own."""
 DEMOTE_PATIENCE = 6
@@ -48,8 +46,9 @@ class Sweeper:
     """Has the leader judge the shards here that no one has confirmed."""
 
     def __init__(
-        self, *, shards: ShardStore, uploads: Uploads, namespace: Router, tuning: Tuning
+        self, *, slot: int, shards: ShardStore, uploads: Uploads, namespace: Router, tuning: Tuning
     ) -> None:
+        self._slot = slot
         self._shards = shards
         self._uploads = uploads
         self._namespace = namespace
@@ -69,19 +68,21 @@ class Sweeper:
                 log.info("review put off error=%s", error)
 
     async def review(self) -> None:
-        stripes = self._shards.unconfirmed(
-            age_s=self._tuning.orphan_delay_s, limit=q.REVIEW_STRIPES_MAX
+        shards = self._shards.unconfirmed(
+            age_s=self._tuning.orphan_delay_s, limit=q.REVIEW_SHARDS_MAX
         )
-        if not stripes:
+        if not shards or self._shards.incarnation is None:
             return
-        verdicts = await self._namespace.query(q.Review(tuple(stripes)))
-        for stripe, verdict in zip(stripes, verdicts, strict=True):
+        here = Place(self._slot, self._shards.incarnation)
+        verdicts = await self._namespace.query(q.Review(here, tuple(shards)))
+        for shard, verdict in zip(shards, verdicts, strict=True):
             if verdict is Verdict.KEEP:
-                self._shards.confirm(stripe)
-        dropped = [s for s, v in zip(stripes, verdicts, strict=True) if v is Verdict.DROP]
+                self._shards.confirm(shard)
+        dropped = [s for s, v in zip(shards, verdicts, strict=True) if v is Verdict.DROP]
         if dropped:
-            count = self._shards.drop(dropped)
-            log.info("orphans dropped stripes=%d shards=%d", len(dropped), count)
+            # A repair may have stored one of them again meanwhile, for a later version.
+            count = self._shards.drop_superseded(dropped)
+            log.info("orphans dropped shards=%d of=%d", count, len(dropped))
 
 
 class Janitor:
@@ -94,8 +95,7 @@ class Janitor:
         roster: Roster,
         shards: ShardStore,
         peers: ShardPeers,
-        writer: Writer,
-        reader: Reader,
+        rewriter: Rewriter,
         pulses: Mapping[int, Pulse],
         tuning: Tuning,
         now_ms: Callable[[], int],
@@ -105,8 +105,7 @@ class Janitor:
         self._roster = roster
         self._shards = shards
         self._peers = peers
-        self._writer = writer
-        self._reader = reader
+        self._rewriter = rewriter
         self._pulses = pulses
         self._tuning = tuning
         self._now_ms = now_ms
@@ -175,8 +174,10 @@ class Janitor:
     async def fence(self) -> None:
         """Ends the unfinished stripes of writers whose shards nobody claims.
 
-        Also of those whose reaped stripes are remembered, to be able to forget them.
+        Also of those whose reaped stripes are remembered, to be able to forget them. And
+        ends the moves that have left shards behind: a stripe's next version decides.
         """
+        await self._end_moves()
         undecided = self._replica.undecided_since
         for writer in {**undecided, **self._state.ledger.reaped}:
             below = self._fence_for(writer, undecided.setdefault(writer, self._now_ms() / 1000))
@@ -186,6 +187,17 @@ class Janitor:
             if below > self._state.ledger.fences.get(writer, 0):
                 log.info("fence writer=%s.%d below=%d", slot_name(writer[0]), writer[1], below)
                 await self._replica.execute(c.Fence(writer[0], writer[1], below))
+
+    async def _end_moves(self) -> None:
+        unclaimed, entries = self._replica.unclaimed, self._state.ledger.entries
+        moves = [
+            c.ShardMove(stripe, entries[stripe].stripe.version, ())
+            for stripe in list(unclaimed)[:END_MOVES_MAX]
+            if stripe in entries
+        ]
+        unclaimed.clear()
+        if moves:
+            await self._replica.execute(c.MoveShards(tuple(moves)))
 
     def _fence_for(self, writer: tuple[int, int], since_s: float) -> int | None:
         """The number under which the writer has nothing unfinished; None: not known yet.
@@ -234,7 +246,7 @@ class Janitor:
             return
         oldest_ms = now_ms - chosen[0].mtime_ms
         if size >= DEMOTE_BYTES_ENOUGH or oldest_ms > DEMOTE_PATIENCE * delay_ms:
-            await self._rewrite(chosen, sparse=set())
+            await self._rewriter.rewrite(chosen, sparse=set())
 
     async def repack(self) -> None:
         """Moves what lives in the sparsest stripes into full ones."""
@@ -252,7 +264,7 @@ class Janitor:
         if not sparse:
             return
         try:
-            await self._rewrite(list(records.values()), sparse=sparse)
+            await self._rewriter.rewrite(list(records.values()), sparse=sparse)
         except TooFewShards as error:
             log.warning("repacking put off error=%s", error)
 
@@ -276,53 +288,3 @@ class Janitor:
             chosen.append(entry)
             kept -= entry.stripe.payload_bytes - entry.live_bytes
         return chosen
-
-    async def _rewrite(self, records: list[FileRecord], *, sparse: set[str]) -> None:
-        """Seals the inline bytes of `records`, and their bytes in `sparse`, anew."""
-        data = b"".join([part async for part in self._bytes_to_move(records, sparse)])
-        step = self._tuning.stripe_bytes
-        stripes: list[Stripe] = []
-        try:
-            for at in range(0, len(data), step):
-                stripes.append(
-                    await self._writer.seal(data[at : at + step], from_reserve=bool(sparse))
-                )
-            moves = _moves(records, sparse, stripes)
-            (result,) = await self._replica.execute(c.Relocate(tuple(stripes), tuple(moves)))
-        finally:
-            for stripe in stripes:
-                self._writer.release(stripe)
-        assert isinstance(result, c.Done)
-        log.info("repacked files=%d of=%d bytes=%d", result.number, len(records), len(data))
-
-    async def _bytes_to_move(
-        self, records: Iterable[FileRecord], sparse: set[str]
-    ) -> AsyncIterator[bytes | memoryview]:
-        for record in records:
-            if record.inline is not None:
-                yield record.inline
-                continue
-            self._reader.learn(self._state.locate({extent.stripe for extent in record.extents}))
-            wanted = [extent for extent in record.extents if extent.stripe in sparse]
-            for part in await self._reader.read(wanted):
-                yield part
-
-
-def _moves(
-    records: Iterable[FileRecord], sparse: set[str], stripes: Iterable[Stripe]
-) -> list[c.Move]:
-    """Where each file's bytes are once those to move lie in `stripes`, end to end."""
-    spread = [Extent(stripe.id, 0, stripe.payload_bytes) for stripe in stripes]
-    at = 0
-    moves: list[c.Move] = []
-    for record in records:
-        extents: list[Extent] = []
-        old = record.extents if record.inline is None else (Extent("", 0, record.size),)
-        for extent in old:
-            if record.inline is None and extent.stripe not in sparse:
-                extents.append(extent)
-                continue
-            extents += cut(spread, at, extent.length)
-            at += extent.length
-        moves.append(c.Move(record.id, record.layout, tuple(extents)))
-    return moves

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 JOIN_PAUSE_S = 0.2
 BEATS_PER_TIMEOUT = 4
+DAMAGED_PER_PULSE = 256
 
 
 class Member:
@@ -34,16 +35,22 @@ class Member:
         holds: Callable[[], Iterable[Hold]],
         messages_sent: Callable[[], int],
         corrupt_shards_seen: Callable[[], int],
+        requests: Callable[[], int],
         retain: Callable[[Collection[str]], None],
+        repair_delay_s: float,
     ) -> None:
-        """`retain` is told which addresses agents have, to forget all others."""
+        """`retain` is told which addresses agents have, to forget all others. After
+        `repair_delay_s` without a beat what this agent holds may have been moved."""
         self._roster = roster
         self._shards = shards
         self._retain = retain
         self._holds = holds
         self._messages_sent = messages_sent
         self._corrupt_shards_seen = corrupt_shards_seen
+        self._requests = requests
         self.boot = ""
+        self._repair_delay_s = repair_delay_s
+        self._beaten_s: float | None = None
         self._view = 0
         self._beats = 0
         self.joined = asyncio.Event()
@@ -65,6 +72,10 @@ class Member:
 
         A leader that was replaced and does not know it has no news.
         """
+        now_s = asyncio.get_running_loop().time()
+        if self._beaten_s is not None and now_s - self._beaten_s > self._repair_delay_s:
+            self._shards.doubt_all()  # it may have been us who slept, and know nothing of it
+        self._beaten_s = now_s
         if beat.view < self._view:
             return self.vital_signs()
         self._view = beat.view
@@ -103,6 +114,8 @@ class Member:
             messages_sent=self._messages_sent(),
             corrupt_shards_seen=self._corrupt_shards_seen(),
             holds=tuple(self._holds()),
+            damaged=tuple(self._shards.damaged(limit=DAMAGED_PER_PULSE)),
+            requests=self._requests(),
         )
 
     def _maybe_joined(self) -> None:

@@ -4,16 +4,26 @@ The edges (`rpc`) implement these; tests may too. Every method that waits has a
 deadline of its own and raises Unavailable when it passes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
 
-from diskless.model import AgentInfo
+from diskless.errors import DisklessError
+from diskless.model import AgentInfo, HeldShard, Place, Stripe
 from diskless.namespace import commands as c
 from diskless.namespace.queries import Query
 
 Buffer = bytes | bytearray | memoryview
+
+
+class Rebuilt(Struct, frozen=True):
+    """What became of a stripe's shards that were to be rebuilt."""
+
+    places: dict[int, Place]
+    """Where each is stored now, by index."""
+    failed: dict[int, DisklessError]
+    """Slots that did not take theirs, and why."""
 
 
 class ShardPeers(Protocol):
@@ -27,7 +37,8 @@ class ShardPeers(Protocol):
         index: int,
         data: Buffer,
         checksums: bytes,
-        from_reserve: bool,
+        version: int = 0,
+        from_reserve: bool = False,
     ) -> int:
         """Stores a shard; returns the incarnation that has it.
 
@@ -44,6 +55,24 @@ class ShardPeers(Protocol):
 
     async def drop(self, agent: AgentInfo, stripes: Sequence[str]) -> None:
         """Forgets all shards of these stripes. Raises Unavailable."""
+        ...
+
+    async def drop_superseded(self, agent: AgentInfo, shards: Sequence[HeldShard]) -> None:
+        """Forgets these shards, if they were stored for that version of their stripe or
+        an earlier one. Raises Unavailable."""
+        ...
+
+    async def verify(self, agent: AgentInfo, *, stripe: str, index: int) -> bool:
+        """Has the agent look whether its shard is sound. Raises Unavailable."""
+        ...
+
+    async def rebuild(
+        self, agent: AgentInfo, stripe: Stripe, targets: Mapping[int, int]
+    ) -> Rebuilt:
+        """Has the agent rebuild shards and store them on `targets`, slots by index.
+
+        Raises TooFewShards, Unavailable.
+        """
         ...
 
 
@@ -85,6 +114,10 @@ class Pulse(Struct, frozen=True):
     messages_sent: int
     corrupt_shards_seen: int
     holds: tuple[Hold, ...]
+    damaged: tuple[tuple[str, int], ...] = ()
+    """Shards of the agent, stripe and index, that are corrupt or missing."""
+    requests: int = 0
+    """Of clients, since it started."""
 
 
 class LeaderPeers(Protocol):

@@ -2,12 +2,13 @@
 
 A healthy read fetches only the blocks of the data shards that hold its range, its
 own memory first. A shard that is missing, slow or corrupt is replaced by the same
-columns of others. What is returned was verified; otherwise an error is raised.
+columns of others. What is returned was verified; otherwise an error is raised. The holder
+of a shard that could not be read is asked to look at it, so that it is repaired.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from diskless.agent.ports import ShardPeers
 from diskless.agent.roster import Roster
@@ -15,12 +16,16 @@ from diskless.agent.shards import ShardStore
 from diskless.checksum import BLOCK_BYTES, seed, verify_blocks
 from diskless.codec import codec_for
 from diskless.errors import CorruptData, DisklessError, NotFound, TooFewShards, Unavailable
-from diskless.model import Extent, Stripe, slot_name
+from diskless.model import AgentInfo, Extent, Stripe, slot_name
 
 log = logging.getLogger(__name__)
 
 STRIPES_CACHED_MAX = 16_384
 RETRY_PAUSE_S = 0.1
+COMPLAINTS_MAX = 64
+"""Questions to holders that may be under way; what is not asked is found by the next read."""
+REFRESH_PAUSE_S = 1.0
+"""Between two questions where stripes are whose shards seem to have moved."""
 
 Locate = Callable[[Sequence[str]], Awaitable[list[Stripe]]]
 
@@ -46,6 +51,9 @@ class Reader:
         self.hedge_delay_s = hedge_delay_s
         self._patience_s = patience_s
         self._stripes: dict[str, Stripe] = {}
+        self._complaints: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._moved: set[str] = set()
+        self._refresh: asyncio.Task[None] | None = None
         self.corrupt_shards_seen = 0
 
     def learn(self, stripes: Sequence[Stripe]) -> None:
@@ -54,6 +62,11 @@ class Reader:
             self._stripes[stripe.id] = stripe
         while len(self._stripes) > STRIPES_CACHED_MAX:
             del self._stripes[next(iter(self._stripes))]
+
+    def close(self) -> None:
+        """Ends what goes on in the background."""
+        for task in [*self._complaints.values(), *([self._refresh] if self._refresh else [])]:
+            task.cancel()
 
     async def read(self, extents: Sequence[Extent]) -> list[memoryview]:
         """The bytes of `extents`, in order, as a list of parts.
@@ -73,6 +86,13 @@ class Reader:
         """The whole payload of a stripe that need not be committed yet."""
         parts = await _StripeRead(self, stripe, 0, stripe.payload_bytes).run()
         return b"".join(parts)
+
+    async def gather(self, stripe: Stripe, *, skip: Collection[int]) -> dict[int, memoryview]:
+        """As many whole shards as the stripe has data shards, verified; those in `skip`
+        only if there are no others. Raises TooFewShards."""
+        size = codec_for(stripe.data_shards, stripe.parity_shards).shard_bytes(stripe.payload_bytes)
+        read = _StripeRead(self, stripe, 0, 0)
+        return await read.gather_columns(0, size, skip=set(skip))
 
     async def _read_extent(self, extent: Extent) -> list[memoryview]:
         stripe = self._stripes[extent.stripe]
@@ -134,10 +154,52 @@ class Reader:
         agent = self._roster.holder(stripe.places[index])
         return agent is not None and agent.up
 
+    def note_unlikely(self, stripe: Stripe) -> None:
+        """Shards of this stripe were not even asked for."""
+        if any(not self.is_up(stripe, index) for index in range(len(stripe.places))):
+            self._note_moved(stripe)
+
     def note_failure(self, stripe: Stripe, index: int, error: DisklessError) -> None:
+        """Suspects a silent agent; asks one that answered what it has there."""
         agent = self._roster.holder(stripe.places[index])
-        if agent is not None and isinstance(error, Unavailable):
+        if agent is None:
+            self._note_moved(stripe)
+        elif isinstance(error, Unavailable):
             self._roster.suspect(agent)
+        elif (stripe.id, index) not in self._complaints and len(self._complaints) < COMPLAINTS_MAX:
+            self._note_moved(stripe)
+            key = (stripe.id, index)
+            task = self._complaints[key] = asyncio.create_task(self._complain(agent, *key))
+            task.add_done_callback(lambda _: self._complaints.pop(key, None))
+
+    async def _complain(self, agent: AgentInfo, stripe: str, index: int) -> None:
+        if agent.slot == self._roster.slot:
+            self._shards.verify(stripe, index)
+            return
+        try:
+            await self._peers.verify(agent, stripe=stripe, index=index)
+        except DisklessError as error:
+            log.info("complaint not delivered agent=%s error=%s", slot_name(agent.slot), error)
+
+    def _note_moved(self, stripe: Stripe) -> None:
+        """A stripe that we remember may have been repaired: asks, in the background, where
+        its shards are now. What we remember is enough to go on with."""
+        if self._stripes.get(stripe.id) is not stripe or len(self._moved) >= STRIPES_CACHED_MAX:
+            return
+        self._moved.add(stripe.id)
+        if self._refresh is None:
+            self._refresh = asyncio.create_task(self._refresh_moved())
+
+    async def _refresh_moved(self) -> None:
+        try:
+            await asyncio.sleep(REFRESH_PAUSE_S)
+            moved, self._moved = self._moved, set()
+            known = [id_ for id_ in sorted(moved) if id_ in self._stripes]
+            self.learn(await self._locate(known))
+        except DisklessError as error:
+            log.info("stripes not located again error=%s", error)
+        finally:
+            self._refresh = None
 
 
 class _StripeRead:
@@ -169,6 +231,8 @@ class _StripeRead:
     async def _fetch_pieces(self) -> dict[int, memoryview]:
         """The healthy way: each piece from its own data shard; slow ones are left out."""
         likely = [p for p in self._pieces if self._reader.is_likely(self._stripe, p[0])]
+        if len(likely) < len(self._pieces):
+            self._reader.note_unlikely(self._stripe)
         if len(likely) == 1 and self._reader.is_near(self._stripe, likely[0][0]):
             data = await self._try(*likely[0])
             return {} if data is None else {likely[0][0]: data}
@@ -195,13 +259,13 @@ class _StripeRead:
         """The lost pieces, from the same columns of any m shards."""
         low = min(start for _, start, _ in lost)
         high = max(stop for _, _, stop in lost)
-        columns = await self._gather_columns(low, high, skip={index for index, _, _ in lost})
+        columns = await self.gather_columns(low, high, skip={index for index, _, _ in lost})
         missing = [index for index, _, _ in lost if index not in columns]
         rebuilt = self._codec.reconstruct(columns, missing) if missing else {}
         whole = columns | rebuilt
         return {index: memoryview(whole[index])[a - low : b - low] for index, a, b in lost}
 
-    async def _gather_columns(self, low: int, high: int, skip: set[int]) -> dict[int, memoryview]:
+    async def gather_columns(self, low: int, high: int, skip: set[int]) -> dict[int, memoryview]:
         """Columns [low, high) of m shards; those in `skip` come last, if at all."""
         need = self._stripe.data_shards
         order = sorted(

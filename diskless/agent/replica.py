@@ -30,7 +30,7 @@ from diskless.errors import (
     SessionExpired,
     Unavailable,
 )
-from diskless.model import StripeId, slot_name
+from diskless.model import HeldShard, StripeId, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace import replication as vr
@@ -93,6 +93,9 @@ class Replica:
         """Called on the leader whenever an agent's address or state has changed."""
         self.on_role: Callable[[bool], None] = lambda leads: None
         self.undecided_since: dict[tuple[int, int], float] = {}
+        self.unclaimed: dict[str, None] = {}
+        self.on_client_command: Callable[[float], None] = lambda took_s: None
+        """Told how long each command of a client took that this leader committed."""
         self._roster_version = -1
 
     # -- what it is ---------------------------------------------------------------
@@ -218,10 +221,14 @@ class Replica:
         future: asyncio.Future[tuple[c.Result, ...]] = asyncio.get_running_loop().create_future()
         self._requests[request] = future
         try:
+            started_s = time.monotonic()
             self._do(self._voter.submit(request, encoded, _clock_ms(), wall_ms=self._now_ms()))
-            return await future
+            results = await future
         finally:
             self._requests.pop(request, None)
+        if isinstance(command, c.Commit | c.Mkdirs | c.Rename | c.Delete):
+            self.on_client_command(time.monotonic() - started_s)
+        return results
 
     async def query(self, query: q.Query) -> Any:
         return self.answer(query)
@@ -248,7 +255,7 @@ class Replica:
             return self.events.after(query.after_op, limit=query.limit)
         answer = q.answer(self.state, query)
         if isinstance(query, q.Review):
-            self._note_undecided(query.stripes, answer)
+            self._note_undecided(query.shards, answer)
         return answer
 
     def _not_leader(self) -> DisklessError:
@@ -263,11 +270,15 @@ class Replica:
         needs = self.needs()
         return NoQuorum(needs) if needs is not None else None
 
-    def _note_undecided(self, stripes: Sequence[str], verdicts: list[Verdict]) -> None:
-        """Remembers whose unfinished stripes lie about, for the janitor to fence."""
-        for stripe, verdict in zip(stripes, verdicts, strict=True):
+    def _note_undecided(self, shards: Sequence[HeldShard], verdicts: list[Verdict]) -> None:
+        """Remembers, for the janitor to fence, whose unfinished stripes lie about, and
+        which stripes have shards that no move has claimed."""
+        for shard, verdict in zip(shards, verdicts, strict=True):
             if verdict is Verdict.UNDECIDED:
-                who = StripeId.parse(stripe)
+                if shard.stripe in self.state.ledger.entries:
+                    self.unclaimed[shard.stripe] = None
+                    continue
+                who = StripeId.parse(shard.stripe)
                 self.undecided_since.setdefault((who.slot, who.incarnation), self._now_ms() / 1000)
 
     # -- effects ------------------------------------------------------------------------

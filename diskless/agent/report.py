@@ -1,9 +1,11 @@
 """What `diskless status` says: one object about the whole cluster, made by the leader."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from diskless.agent.ports import Pulse
+from diskless.agent.repairer import Repairer
 from diskless.agent.replica import Replica
 from diskless.config import ClusterSettings
 from diskless.model import Place, slot_name
@@ -22,6 +24,7 @@ class Reporter:
         slot: int,
         replica: Replica,
         pulses: Mapping[int, Pulse],
+        repairer: Repairer,
         now_ms: Callable[[], int],
     ) -> None:
         self._settings = settings
@@ -29,9 +32,11 @@ class Reporter:
         self._slot = slot
         self._replica = replica
         self._pulses = pulses
+        self._repairer = repairer
         self._now_ms = now_ms
-        self._health_key = (-1, -1)
+        self._health_key: tuple[object, ...] = ()
         self._health: dict[str, int] = {}
+        self._placed: Counter[int] = Counter()
 
     @property
     def _state(self) -> NamespaceState:
@@ -54,6 +59,7 @@ class Reporter:
             "commits_per_s": self._commits_per_s(),
             "agents": [self._agent(slot) for slot in range(settings.agents)],
             "stripes": {key: health[key] for key in ("total", "healthy", "degraded", "lost")},
+            "repair": self._repairer.progress.report(),
             "files": len(state.files),
             "directories": state.tree.directories,
             "bytes_logical": state.bytes_logical,
@@ -62,6 +68,7 @@ class Reporter:
             "stripes_freed": len(state.ledger.freed_ms),
             "sessions": len(state.sessions),
             "grpc_messages": sum(pulse.messages_sent for pulse in self._pulses.values()),
+            "damaged_shards": len(self._repairer.damaged()),
             "corrupt_shards_seen": sum(p.corrupt_shards_seen for p in self._pulses.values()),
         }
 
@@ -112,7 +119,7 @@ class Reporter:
             return {"slot": slot_name(slot), "state": "starting"}
         return {
             "slot": slot_name(slot),
-            "state": "up" if info.up else "down",
+            "state": "down" if not info.up else "draining" if info.draining else "up",
             "pid": info.pid,
             "node": info.node,
             "host": info.host,
@@ -121,11 +128,16 @@ class Reporter:
             "shards": pulse.shards if pulse else 0,
             "bytes_used": pulse.bytes_used if pulse else 0,
             "bytes_max": self._settings.memory_bytes,
+            "shards_placed": self._placed[slot],
         }
 
     def _stripe_health(self) -> dict[str, int]:
         """Counted anew only when stripes or agents have changed."""
-        key = (self._state.ledger.changes, self._state.roster_version)
+        key = (
+            self._state.ledger.changes,
+            self._state.roster_version,
+            self._repairer.damaged(),
+        )
         if key != self._health_key:
             self._health = self._count()
             self._health_key = key
@@ -138,13 +150,20 @@ class Reporter:
             if agent.up
         }
         ledger, k = self._state.ledger, self._settings.parity_shards
+        damaged = self._repairer.damaged()
         count = {"total": 0, "healthy": 0, "degraded": 0, "lost": 0}
         margin = margin_hosts = k
+        self._placed.clear()
         for id_, entry in ledger.entries.items():
             if id_ in ledger.freed_ms:
                 continue
             stripe = entry.stripe
-            on = [hosts[place] for place in stripe.places if place in hosts]
+            self._placed.update(place.slot for place in stripe.places)
+            on = [
+                hosts[place]
+                for index, place in enumerate(stripe.places)
+                if place in hosts and (not damaged or (id_, index) not in damaged)
+            ]
             spare = len(on) - stripe.data_shards
             count["total"] += 1
             count[

@@ -62,8 +62,12 @@ class Roster:
         self.changed.set()
 
     def alive(self) -> list[AgentInfo]:
-        """Agents that a new shard may go to."""
+        """Agents that are there, as far as is known here."""
         return [agent for agent in self.agents.values() if agent.up and not self.suspects(agent)]
+
+    def takers(self) -> list[AgentInfo]:
+        """Agents that a new shard may go to."""
+        return [agent for agent in self.alive() if not agent.draining]
 
     def holder(self, place: Place) -> AgentInfo | None:
         """The agent that still has what was stored at `place`, up or not."""

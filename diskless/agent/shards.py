@@ -1,16 +1,19 @@
 """This agent's shards: its share of everybody's stripes, in memory.
 
 Owns the bytes and the limit on them. Never decides what may be dropped: it is told.
-A shard is verified when it comes; what goes out is verified by whoever gets it.
+A shard is verified when it comes; what goes out is verified by whoever gets it. Shards
+that were found damaged here are remembered until they are replaced or dropped.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 
 from diskless.checksum import BLOCK_BYTES, CHECKSUM_BYTES, seed, verify_blocks
 from diskless.config import format_bytes
 from diskless.errors import CapacityExceeded, CorruptData, NotFound, Unavailable
+from diskless.model import HeldShard
 
 RESERVE_SHARE = 1 / 32
 """The part of the memory that only repacking may use: a full agent full of half-dead
@@ -18,13 +21,17 @@ stripes could otherwise never make room."""
 SHARD_OVERHEAD_BYTES = 512
 """What Python's objects for one shard take beside its bytes; counted as used."""
 
+DAMAGED_MAX = 4096
+"""Damaged shards that are remembered; the others are found again."""
+
 
 class _Shard:
-    __slots__ = ("checksums", "data")
+    __slots__ = ("checksums", "data", "version")
 
-    def __init__(self, data: memoryview, checksums: bytes) -> None:
+    def __init__(self, data: memoryview, checksums: bytes, version: int) -> None:
         self.data = data
         self.checksums = checksums
+        self.version = version
 
     @property
     def bytes_used(self) -> int:
@@ -47,10 +54,11 @@ class ShardStore:
         self._now_s = now_s
         self._other_bytes = other_bytes
         self._stripes: dict[str, dict[int, _Shard]] = {}
-        self._unconfirmed_since: dict[str, float] = {}  # in order of arrival
+        self._unconfirmed_since: dict[tuple[str, int], float] = {}  # in order of arrival
+        self._damaged: dict[tuple[str, int], None] = {}
         self._shard_bytes = 0
         self._shard_count = 0
-        self._damage: list[_Damage] = []
+        self._flips: list[_Flip] = []
 
     def __len__(self) -> int:
         return self._shard_count
@@ -66,9 +74,13 @@ class ShardStore:
         data: memoryview,
         checksums: bytes,
         *,
+        version: int = 0,
         from_reserve: bool = False,
     ) -> int:
-        """Keeps a shard; returns the incarnation that has it. A repeat changes nothing.
+        """Keeps a shard; returns the incarnation that has it.
+
+        A repeat only notes the later `version` of the stripe that it is for, unless what
+        is kept is damaged: that is replaced.
 
         Raises CapacityExceeded, CorruptData, and Unavailable before the agent has
         joined the cluster, because then its shards would count for no incarnation.
@@ -77,20 +89,23 @@ class ShardStore:
             raise Unavailable("this agent has not joined the cluster yet")
         if not verify_blocks(data, checksums, seed=seed(stripe, index)):
             raise CorruptData(f"shard {index} of stripe {stripe} was damaged on its way here")
-        kept = self._stripes.get(stripe)
-        if kept is not None and index in kept:
+        kept = self._stripes.get(stripe, {}).get(index)
+        if kept is not None and self.verify(stripe, index):
+            kept.version = max(kept.version, version)
             return self.incarnation
-        shard = _Shard(_own(data), checksums)
+        shard = _Shard(_own(data), checksums, version)
         reserve = 0 if from_reserve else int(RESERVE_SHARE * self.bytes_max)
-        if self.bytes_used + shard.bytes_used > self.bytes_max - reserve:
+        growth = shard.bytes_used - (kept.bytes_used if kept is not None else 0)
+        if self.bytes_used + growth > self.bytes_max - reserve:
             raise CapacityExceeded(
                 f"no room for {format_bytes(len(data))}: "
                 f"{format_bytes(self.bytes_used)} of {format_bytes(self.bytes_max)} are in use"
             )
         self._stripes.setdefault(stripe, {})[index] = shard
-        self._unconfirmed_since.setdefault(stripe, self._now_s())
-        self._shard_bytes += shard.bytes_used
-        self._shard_count += 1
+        self._unconfirmed_since.setdefault((stripe, index), self._now_s())
+        self._damaged.pop((stripe, index), None)
+        self._shard_bytes += growth
+        self._shard_count += kept is None
         return self.incarnation
 
     def fetch(
@@ -108,78 +123,141 @@ class ShardStore:
         """Forgets all shards of these stripes; returns how many there were."""
         before = self._shard_count
         for stripe in stripes:
-            self._unconfirmed_since.pop(stripe, None)
-            for shard in self._stripes.pop(stripe, {}).values():
-                self._shard_bytes -= shard.bytes_used
-                self._shard_count -= 1
+            for index in list(self._stripes.get(stripe, ())):
+                self._drop(stripe, index)
         return before - self._shard_count
 
-    # What chaos does to shards, on purpose.
+    def drop_superseded(self, shards: Iterable[HeldShard]) -> int:
+        """Forgets shards of moved stripes, unless they were stored for a later version
+        than the one given: then whoever gave it does not know of a later move."""
+        before = self._shard_count
+        for name in shards:
+            shard = self._stripes.get(name.stripe, {}).get(name.index)
+            if shard is None:
+                self._damaged.pop((name.stripe, name.index), None)
+            elif shard.version <= name.version:
+                self._drop(name.stripe, name.index)
+        return before - self._shard_count
 
-    def damage(self, count: int, *, seed: int) -> int:
-        """Flips a byte in up to `count` sound shards; returns in how many."""
-        hurt = {id(damage.shard) for damage in self._damage}
-        sound = [
-            (stripe, index, shard)
-            for stripe, shards in sorted(self._stripes.items())
-            for index, shard in sorted(shards.items())
-            if id(shard) not in hurt and len(shard.data)
-        ]
-        random = Random(seed)
-        chosen = random.sample(sound, min(count, len(sound)))
-        for stripe, index, shard in chosen:
-            damage = _Damage(stripe, index, shard, random.randrange(len(shard.data)))
-            damage.flip()
-            self._damage.append(damage)
-        return len(chosen)
+    def _drop(self, stripe: str, index: int) -> None:
+        kept = self._stripes[stripe]
+        shard = kept.pop(index)
+        if not kept:
+            del self._stripes[stripe]
+        self._unconfirmed_since.pop((stripe, index), None)
+        self._damaged.pop((stripe, index), None)
+        self._shard_bytes -= shard.bytes_used
+        self._shard_count -= 1
 
-    def damaged(self) -> int:
-        """How many damaged shards are still kept: a shard that was stored anew is sound."""
-        self._damage = [damage for damage in self._damage if self._keeps(damage)]
-        return len(self._damage)
+    # -- review -----------------------------------------------------------------
 
-    def mend(self) -> int:
-        """Flips back what is left of the damage; returns in how many shards."""
-        count = self.damaged()
-        for damage in self._damage:
-            damage.flip()
-        self._damage = []
-        return count
-
-    def _keeps(self, damage: "_Damage") -> bool:
-        return self._stripes.get(damage.stripe, {}).get(damage.index) is damage.shard
-
-    def unconfirmed(self, *, age_s: float, limit: int) -> list[str]:
-        """Stripes that came at least `age_s` ago and that no review has confirmed."""
+    def unconfirmed(self, *, age_s: float, limit: int) -> list[HeldShard]:
+        """Shards that came at least `age_s` ago and that no review has confirmed; and
+        those that are missed here, in case nobody expects them here any more."""
         latest = self._now_s() - age_s
-        found: list[str] = []
-        for stripe, since in self._unconfirmed_since.items():
+        found = [
+            HeldShard(stripe, index, 0)
+            for stripe, index in islice(self._damaged, limit)
+            if not self.has(stripe, index)
+        ]
+        for (stripe, index), since in self._unconfirmed_since.items():
             if since > latest or len(found) >= limit:
                 break
-            found.append(stripe)
+            found.append(HeldShard(stripe, index, self._stripes[stripe][index].version))
         return found
 
-    def confirm(self, stripe: str) -> None:
-        """Notes that the namespace knows this stripe: it will say when to drop it."""
-        self._unconfirmed_since.pop(stripe, None)
+    def confirm(self, shard: HeldShard) -> None:
+        """Notes that the namespace knows this shard: it will say when to drop it."""
+        self._unconfirmed_since.pop((shard.stripe, shard.index), None)
 
     def doubt_all(self) -> None:
         """Has everything reviewed again: this agent may have missed orders to drop."""
         now_s = self._now_s()
-        for stripe in self._stripes:
-            self._unconfirmed_since.setdefault(stripe, now_s)
+        for stripe, kept in self._stripes.items():
+            for index in kept:
+                self._unconfirmed_since.setdefault((stripe, index), now_s)
+
+    # -- damage -----------------------------------------------------------------
+
+    def names(self) -> list[tuple[str, int, int]]:
+        """Every shard here, with its size."""
+        return [
+            (stripe, index, len(shard.data))
+            for stripe, kept in self._stripes.items()
+            for index, shard in kept.items()
+        ]
+
+    def has(self, stripe: str, index: int) -> bool:
+        return index in self._stripes.get(stripe, ())
+
+    def verify(self, stripe: str, index: int) -> bool:
+        """Whether a shard is here and as it came; if not, it is noted as damaged."""
+        shard = self._stripes.get(stripe, {}).get(index)
+        good = shard is not None and verify_blocks(
+            shard.data, shard.checksums, seed=seed(stripe, index)
+        )
+        if good:
+            self._damaged.pop((stripe, index), None)
+        elif len(self._damaged) < DAMAGED_MAX:
+            self._damaged[stripe, index] = None
+        return good
+
+    def damaged(self, *, limit: int) -> list[tuple[str, int]]:
+        """Shards that are corrupt, or were asked for and are not here."""
+        return list(islice(self._damaged, limit))
+
+    @property
+    def damaged_count(self) -> int:
+        return len(self._damaged)
+
+    # -- chaos ------------------------------------------------------------------
+
+    def flip_bytes(self, count: int, *, random_seed: int) -> int:
+        """Flips a byte in up to `count` shards that have none flipped; returns in how many."""
+        flipped = {id(flip.shard) for flip in self._flips}
+        sound = [
+            (stripe, index, shard)
+            for stripe, shards in sorted(self._stripes.items())
+            for index, shard in sorted(shards.items())
+            if id(shard) not in flipped and len(shard.data)
+        ]
+        random = Random(random_seed)
+        chosen = random.sample(sound, min(count, len(sound)))
+        for stripe, index, shard in chosen:
+            flip = _Flip(stripe, index, shard, random.randrange(len(shard.data)))
+            flip.do()
+            self._flips.append(flip)
+        return len(chosen)
+
+    def flips_left(self) -> int:
+        """How many of the shards with a flipped byte are kept: one stored anew is another."""
+        self._flips = [
+            flip
+            for flip in self._flips
+            if self._stripes.get(flip.stripe, {}).get(flip.index) is flip.shard
+        ]
+        return len(self._flips)
+
+    def flip_back(self) -> int:
+        """Makes good what is left; returns in how many shards."""
+        count = self.flips_left()
+        for flip in self._flips:
+            flip.do()
+            self.verify(flip.stripe, flip.index)  # It may be known as damaged.
+        self._flips = []
+        return count
 
 
 @dataclass(frozen=True, slots=True)
-class _Damage:
-    """A byte of a shard that was flipped. Flipping it again makes it good."""
+class _Flip:
+    """A byte of a shard that chaos flipped. Flipping it again makes it good."""
 
     stripe: str
     index: int
     shard: _Shard
     at: int
 
-    def flip(self) -> None:
+    def do(self) -> None:
         data = bytearray(self.shard.data)
         data[self.at] ^= 0xFF
         self.shard.data = memoryview(bytes(data))

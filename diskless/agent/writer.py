@@ -60,7 +60,7 @@ class Writer:
         stripe_width(
             data_shards=self._settings.data_shards,
             parity_shards=self._settings.parity_shards,
-            alive=len(self._roster.alive()),
+            alive=len(self._roster.takers()),
         )
 
     async def seal(self, payload: bytes, *, from_reserve: bool = False) -> Stripe:
@@ -84,7 +84,7 @@ class Writer:
         m, k = self._settings.data_shards, self._settings.parity_shards
         full = {slot for slot, error in failed.items() if isinstance(error, CapacityExceeded)}
         dead = failed.keys() - full
-        alive = [agent for agent in self._roster.alive() if agent.slot not in dead]
+        alive = [agent for agent in self._roster.takers() if agent.slot not in dead]
         width = stripe_width(data_shards=m, parity_shards=k, alive=len(alive))
         roomy = [agent for agent in alive if agent.slot not in full]
         if len(roomy) < width + k:

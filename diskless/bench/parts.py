@@ -8,14 +8,16 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from diskless.bench import commits, store
+from diskless.bench import commits, repair, store
 from diskless.bench.plain import plain_stream
+from diskless.bench.spark import checkpoints
 from diskless.client.client import Client, connect
 from diskless.client.descriptor import HOME_VARIABLE
 from diskless.config import MIB, ClusterSettings, Tuning
 from diskless.launch import ray_cluster
 
 MEMORY_BYTES = 768 * MIB
+REPAIR_BYTES = 1024 * MIB
 QUICK_FREEING = {"free_delay_s": 1.0, "janitor_interval_s": 0.25}
 """So that what one round deleted does not crowd the next."""
 
@@ -47,6 +49,21 @@ def commit() -> dict[str, Any]:
             "commits": commits.latency(client, plain),
             "failover": commits.failover(client, lambda slot: ray_cluster.kill(name, [slot])),
         }
+
+
+def spark() -> dict[str, Any]:
+    """In Spark's own time: nothing is freed more quickly than it would be for a user."""
+    with _cluster(Tuning()) as (client, name):
+        return checkpoints(client, name)
+
+
+def repairing() -> dict[str, Any]:
+    with _cluster(Tuning(**QUICK_FREEING)) as (client, name):
+
+        def lose_two() -> None:
+            ray_cluster.kill(name, [2, 4])
+
+        return {"repair": repair.rebuild(client, lose_two, size=REPAIR_BYTES)}
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from diskless.client.client import Client
+from diskless.model import Event
+from diskless.namespace.events import EVENTS_MAX
 from diskless.workloads.progress import Progress, checkpoint_ms, follow
 
 if TYPE_CHECKING:
@@ -69,14 +71,13 @@ def _compare(
     spark: "SparkSession", client: Client, title: str, places: dict[str, str]
 ) -> dict[str, Any]:
     seen: dict[str, list[Progress]] = {name: [] for name in places}
-    counted: Counter[str] = Counter()
+    events: list[Event] = []
     for turn in range(TURNS):
         for name, place in places.items():
             before = client.status()["log"]["op"]
-            measured = _turn(spark, f"{place}/bench/{title}", turn)
-            seen[name] += measured
+            seen[name] += _turn(spark, f"{place}/bench/{title}", turn)
             if name == "diskless":
-                counted += Counter(event.kind for event in client.events(after=before))
+                events += client.events(before, EVENTS_MAX)
     figures = {
         name: {
             "checkpoint_ms": statistics.median(map(checkpoint_ms, batches)),
@@ -90,7 +91,8 @@ def _compare(
         | {
             "checkpoint_of_disk": _ratio(figures, "checkpoint_ms"),
             "trigger_of_disk": _ratio(figures, "trigger_ms"),
-            "commands": dict(counted),
+            "commands": dict(Counter(event.kind for event in events)),
+            "commands_per_file": _commands_per_file(events),
         }
     }
 
@@ -119,6 +121,12 @@ def _start(spark: "SparkSession", checkpoint: str) -> "StreamingQuery":
         .option("checkpointLocation", checkpoint)
         .start()
     )
+
+
+def _commands_per_file(events: list[Event]) -> float:
+    """Puts and renames for each file that appeared; deleting it later is not counted."""
+    files = {event.text.split()[1] for event in events if event.kind == "put"}
+    return sum(event.kind in ("put", "rename") for event in events) / len(files)
 
 
 def _trigger_ms(progress: Progress) -> float:

@@ -40,9 +40,9 @@ class Down(Struct, frozen=True):
 
 
 def count_down(
-    status: Mapping[str, Any], active: Iterable[Active], damaged: Collection[int] = ()
+    status: Mapping[str, Any], active: Iterable[Active], damaged: Mapping[int, int] | None = None
 ) -> Down:
-    """`damaged` are the slots that still hold a shard which chaos has flipped a byte of."""
+    """`damaged` tells how many shards with a byte that chaos flipped each slot still holds."""
     why: dict[int, str] = {}
     agents = {parse_slot(agent["slot"]): agent for agent in status["agents"]}
     for fault in active:
@@ -53,9 +53,12 @@ def count_down(
                 why.setdefault(slot, _PARTICIPLE[fault.kind])
             elif not _has_returned(agents[slot], fault.incarnations.get(slot, 0)):
                 why.setdefault(slot, "killed")
+    unnoticed = sum(agents[slot]["state"] == "up" for slot in why)
+    damaged = damaged or {}
+    if status.get("damaged_shards", 0) < sum(damaged.values()):
+        unnoticed += sum(slot not in why for slot in damaged)  # Else the margin counts them all.
     for slot in damaged:
         why.setdefault(slot, "has corrupt shards")
-    unnoticed = sum(agents[slot]["state"] == "up" for slot in why)
     for slot, agent in agents.items():
         if agent["state"] != "up":
             why.setdefault(slot, "dead")

@@ -266,25 +266,27 @@ class Chaos:
         """Also forgets what has healed by itself: returned agents, rebuilt shards."""
         status = self._client.status()
         damaged = self._damaged(active)
-        active[:] = [f for f in active if f.kind != "corrupt" or damaged & set(f.slots)]
+        active[:] = [f for f in active if f.kind != "corrupt" or damaged.keys() & set(f.slots)]
         others = [fault for fault in active if fault.kind != "corrupt"]
         down = budget.count_down(status, others, damaged)
         active[:] = [f for f in active if f.kind != "kill" or down.why.keys() & set(f.slots)]
         return down
 
-    def _damaged(self, active: Iterable[Active]) -> set[int]:
+    def _damaged(self, active: Iterable[Active]) -> dict[int, int]:
+        """How many flipped shards each slot still holds, of those that hold any."""
         suspects = {slot for fault in active if fault.kind == "corrupt" for slot in fault.slots}
         if not suspects:
-            return set()
+            return {}
         peers = self._doors.peers()
-        return {slot for slot in suspects if self._is_damaged(peers[slot])}
+        counts = {slot: self._count_damaged(peers[slot]) for slot in sorted(suspects)}
+        return {slot: count for slot, count in counts.items() if count}
 
-    def _is_damaged(self, peer: Any) -> bool:
-        """One that does not answer counts as down anyway."""
+    def _count_damaged(self, peer: Any) -> int:
+        """One that does not answer has at least one, as far as we know."""
         try:
-            return self._doors.plant(peer, Faults()).damaged > 0
+            return self._doors.plant(peer, Faults()).damaged
         except DisklessError:
-            return True
+            return 1
 
     def check_slots(self, slots: Iterable[int]) -> None:
         """Raises BadRequest for a slot that the cluster does not have."""

@@ -37,6 +37,8 @@ VERBS = {
     "mkdir": "Make directories, with their parents.",
     "jar": "Print the path of the jar for Spark.",
     "spark-conf": "Print the properties for spark-submit.",
+    "drain": "Move everything off an agent before maintenance.",
+    "restart": "Restart agents, one after the other, without a risk to data.",
     "chaos": "Break agents on purpose, take it back, and judge a run.",
 }
 DEBUG_VARIABLE = "DISKLESS_DEBUG"

@@ -95,10 +95,35 @@ def summary_lines(status: dict[str, Any]) -> list[str]:
         f"stripes: {stripes['total']}, {stripes['healthy']} healthy, "
         f"{stripes['degraded']} degraded, {stripes['lost']} lost",
     ]
+    lines += repair_lines(status["repair"])
     lines += namespace_lines(status)
-    down = [agent["slot"] for agent in status["agents"] if agent["state"] != "up"]
+    draining = [agent["slot"] for agent in status["agents"] if agent["state"] == "draining"]
+    if draining:
+        lines.append(f"draining: {', '.join(draining)}")
+    down = [agent["slot"] for agent in status["agents"] if agent["state"] in ("down", "starting")]
     if down:
         lines.append(f"not up: {', '.join(down)}")
+    return lines
+
+
+def repair_lines(repair: dict[str, Any]) -> list[str]:
+    """What is being done about lost shards, and what cannot be; nothing if all is well."""
+    lines = []
+    if repair["stripes_left"]:
+        eta = f", about {repair['eta_s']:g} s" if repair["eta_s"] is not None else ""
+        lines.append(
+            f"repair: {repair['state']}, {repair['stripes_left']} stripes and "
+            f"{format_bytes(repair['bytes_left'])} left, "
+            f"{format_bytes(repair['bytes_per_s'])}/s{eta}"
+        )
+    elif repair["waiting"]:
+        lines.append(f"repair: {repair['waiting']} stripes wait for agents that may come back")
+    if repair["unprotectable"]:
+        lines.append(
+            f"repair: {repair['unprotectable']} stripes cannot be protected: no agent has room"
+        )
+    if repair["lost"]:
+        lines.append(f"repair: {repair['lost']} stripes are lost: too few of their shards are left")
     return lines
 
 

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,9 @@ from diskless.gateway.messages import Delete, Empty, Kind, Mkdirs, Peer, Put, Re
 
 IDLE_MAX = 8
 """Idle connections kept to each agent."""
+SEQUENCES_MAX = 384
+"""Agents remember the answers to a session's last 512 numbers. All threads share a session:
+before one that repeats its mutation for long falls behind that, others get a new session."""
 FRESH_S = 1.0
 """A connection idle for longer is looked at before it is used again."""
 
@@ -37,7 +41,7 @@ FRESH_S = 1.0
 Mutation = Put | Mkdirs | Rename | Delete
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Ticket:
     """What makes a mutation happen once: its numbers, and how often it may have been sent."""
 
@@ -64,7 +68,8 @@ class Caller:
         self._refreshing = threading.Lock()
         self._session_lock = threading.Lock()
         self._session: int | None = None
-        self._sequences = itertools.count(1)
+        self._sequence = 0
+        self._tickets: deque[weakref.ref[Ticket]] = deque()
         self._idle: dict[str, list[Connection]] = {}
         self._routes = Routes(self._descriptor.gateways, salt=secrets.token_hex(4))
 
@@ -113,7 +118,15 @@ class Caller:
 
     def ticket(self, attempts: Attempts) -> Ticket:
         """The numbers of a new mutation."""
-        return Ticket(self._current_session(attempts), next(self._sequences))
+        with self._session_lock:
+            if self._session is None or self._is_crowded():
+                reply = self._call(Kind.SESSION, Empty(), (), attempts)
+                self._session = int(reply.meta.session)
+                self._tickets.clear()
+            self._sequence += 1
+            ticket = Ticket(self._session, self._sequence)
+            self._tickets.append(weakref.ref(ticket))
+            return ticket
 
     def reconsider(self, error: DisklessError, ticket: Ticket, attempts: Attempts) -> None:
         """Returns if a refused mutation may be sent again, after a pause; else raises."""
@@ -166,18 +179,19 @@ class Caller:
         except Unavailable:
             self.drop(connection)
             raise
+        self.give_back(connection)
         if isinstance(reply.error, Unavailable):
-            self.drop(connection)  # Perhaps it alone is cut off: others may know better.
-        else:
-            self.give_back(connection)
+            self._routes.hindered(connection.peer, time.monotonic())
         return reply
 
-    def _current_session(self, attempts: Attempts) -> int:
-        with self._session_lock:
-            if self._session is None:
-                reply = self._call(Kind.SESSION, Empty(), (), attempts)
-                self._session = int(reply.meta.session)
-            return self._session
+    def _is_crowded(self) -> bool:
+        """Whether the oldest ticket in use is far behind the newest."""
+        while self._tickets:
+            oldest = self._tickets[0]()
+            if oldest is not None:
+                return self._sequence - oldest.sequence >= SEQUENCES_MAX
+            self._tickets.popleft()
+        return False
 
     def _forget_session(self, session: int) -> None:
         with self._session_lock:

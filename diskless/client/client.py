@@ -29,6 +29,7 @@ from diskless.config import KIB
 from diskless.errors import BadRequest, NoCluster, NotFound, UploadLost
 from diskless.gateway.messages import (
     Delete,
+    Drain,
     Empty,
     Events,
     Kind,
@@ -216,6 +217,15 @@ class Client:
         meta = Events(after, limit)
         page = self._caller.call(Kind.EVENTS, meta, what="events").meta
         return cast(list[Event], page.events)
+
+    def drain(self, slot: int, *, undo: bool = False) -> bool:
+        """Begins to move everything off an agent, which gets no new shards from now on;
+        or ends that. Whether it was not so before. `status` shows how far it is.
+
+        Raises BadRequest for an unknown slot, TooFewAgents if writes need that agent.
+        """
+        what = f"drain agent-{slot}"
+        return bool(self._caller.call(Kind.DRAIN, Drain(slot, undo), what=what).meta.changed)
 
     def _list_page(self, path: str, after: str) -> Listing:
         meta = List(path, after, LIST_ENTRIES)

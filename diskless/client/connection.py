@@ -57,6 +57,7 @@ _REPLIES: dict[Kind, Any] = {
     Kind.SUMMARY: messages.Summed,
     Kind.STATUS: dict[str, Any],
     Kind.EVENTS: messages.EventPage,
+    Kind.DRAIN: messages.Drained,
     Kind.FAULTS: messages.Planted,
 }
 _DECODERS = {kind: msgspec.json.Decoder(type_) for kind, type_ in _REPLIES.items()}

@@ -18,6 +18,7 @@ SKIP_S_MIN = 2.0
 SKIP_S_MAX = 16.0
 """How long an agent that failed is passed over: twice as long each time until it works. A
 frozen agent costs a whole attempt, and an agent behind it may name it as the leader."""
+HINDERED_S = 0.5
 REFRESH_INTERVAL_S = 0.2
 """Agents may differ for a moment about the roster: ask again no more often than this."""
 
@@ -101,6 +102,10 @@ class Routes:
             return  # several requests to it were under way
         self._skip_s[key] = min(2 * self._skip_s.get(key, SKIP_S_MIN / 2), SKIP_S_MAX)
         self._failed_until[key] = now + self._skip_s[key]
+
+    def hindered(self, peer: Peer, now: float) -> None:
+        """It answered that it cannot help for now: another may know more."""
+        self._failed_until[address(peer)] = now + HINDERED_S
 
     def worked(self, peer: Peer) -> None:
         if self._failed_until:

@@ -71,6 +71,8 @@ class ClientDoor:
         self._uploads = uploads
         self._faults = faults
         self._shards = shards
+        self.requests = 0
+        """Of clients at work; those of onlookers are not counted."""
         self._handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
             Kind.SESSION: self._session,
             Kind.PUT: self._put,
@@ -87,6 +89,7 @@ class ClientDoor:
             Kind.SUMMARY: self._summary,
             Kind.STATUS: self._status,
             Kind.EVENTS: self._events,
+            Kind.DRAIN: self._drain,
             Kind.FAULTS: self._plant,
         }
 
@@ -127,6 +130,7 @@ class ClientDoor:
         if self._roster.version < 0 and kind is not Kind.FAULTS:
             # It would take the others for dead, and say so to the client.
             raise Unavailable(f"{slot_name(self._roster.slot)} has not joined the cluster yet")
+        self.requests += kind not in (Kind.STATUS, Kind.EVENTS, Kind.FAULTS)
         answer = self._handlers[kind](meta, payload)
         if kind is Kind.WRITE:
             assert isinstance(meta, m.Write)
@@ -266,6 +270,22 @@ class ClientDoor:
     def _events(self, meta: m.Events, _: Payload) -> Answer | Awaitable[Answer]:
         return self._ask(q.Events(meta.after, meta.limit), m.EventPage)
 
+    async def _drain(self, meta: m.Drain, _: Payload) -> Answer:
+        if not meta.undo:
+            self._check_drain(meta.slot)
+        done = await self._namespace.run(c.Drain(meta.slot, not meta.undo))
+        return m.Drained(done.changed), ()
+
+    def _check_drain(self, slot: int) -> None:
+        """Raises TooFewAgents if writes would have to be refused without that agent."""
+        needed = self._settings.parity_shards + 1
+        left = sum(agent.slot != slot for agent in self._roster.takers())
+        if left < needed:
+            raise TooFewAgents(
+                f"without {slot_name(slot)} {left} agents would be left to write to, and a "
+                f"write needs {needed}: bring others back, or end their draining, first"
+            )
+
     async def _session(self, meta: m.Empty, _: Payload) -> Answer:
         done = await self._namespace.run(c.OpenSession())
         return m.Session(done.number), ()
@@ -294,7 +314,7 @@ class ClientDoor:
         if meta.heal:
             faults.heal()
         if meta.heal or meta.mend:
-            mended = self._shards.mend()
+            mended = self._shards.flip_back()
         if meta.cut is not None:
             faults.cut_off(meta.cut)
         if meta.delays_ms is not None:
@@ -302,14 +322,14 @@ class ClientDoor:
         if meta.ballast_bytes is not None:
             faults.ballast_bytes = max(meta.ballast_bytes, 0)
         if meta.corrupt > 0:
-            flipped = self._shards.damage(meta.corrupt, seed=meta.seed)
+            flipped = self._shards.flip_bytes(meta.corrupt, random_seed=meta.seed)
         if meta != m.Faults():
             log.warning("faults planted slot=%s %s", slot_name(self._roster.slot), meta)
         return m.Planted(
             cut=sorted(faults.cut),
             delays_ms={slot: round(1000 * s) for slot, s in faults.delays_s.items()},
             ballast_bytes=faults.ballast_bytes,
-            damaged=self._shards.damaged(),
+            damaged=self._shards.flips_left(),
             flipped=flipped,
             mended=mended,
         ), ()

@@ -31,6 +31,7 @@ class Kind(IntEnum):
     SUMMARY = 15
     STATUS = 16
     EVENTS = 17
+    DRAIN = 18
     FAULTS = 32
     DONE = 0x80
     REFUSED = 0x81
@@ -236,6 +237,17 @@ class Planted(Struct):
     mended: int
 
 
+class Drain(Struct):
+    """Moves everything off an agent, or, with `undo`, lets it take shards again."""
+
+    slot: int
+    undo: bool = False
+
+
+class Drained(Struct):
+    changed: bool
+
+
 class Refusal(Struct):
     reason: str
     message: str
@@ -267,6 +279,7 @@ REQUESTS: dict[Kind, type[Struct]] = {
     Kind.SUMMARY: Summary,
     Kind.STATUS: Empty,
     Kind.EVENTS: Events,
+    Kind.DRAIN: Drain,
     Kind.FAULTS: Faults,
 }
 

@@ -17,12 +17,17 @@ from typing import Any
 from diskless.agent.faults import Faults
 from diskless.agent.janitor import Janitor, Sweeper
 from diskless.agent.membership import Member, Monitor
+from diskless.agent.pacer import Pacer
 from diskless.agent.packer import Packer
 from diskless.agent.ports import Hold
 from diskless.agent.reader import Reader
+from diskless.agent.rebuilder import Rebuilder
+from diskless.agent.repairer import Repairer
 from diskless.agent.replica import Replica, Router
 from diskless.agent.report import Reporter
+from diskless.agent.rewriter import Rewriter
 from diskless.agent.roster import Roster
+from diskless.agent.scrubber import Scrubber
 from diskless.agent.shards import RESERVE_SHARE, ShardStore
 from diskless.agent.uploads import Uploads
 from diskless.agent.writer import Writer
@@ -102,6 +107,9 @@ class Node:
             hedge_delay_s=tuning.hedge_delay_s,
             patience_s=2 * tuning.failure_timeout_s,
         )
+        self.rebuilder = Rebuilder(
+            roster=self.roster, shards=self.shards, peers=self.peers, reader=self.reader
+        )
         self.packer = Packer(
             tuning=tuning,
             roster=self.roster,
@@ -116,7 +124,9 @@ class Node:
             holds=self._holds,
             messages_sent=lambda: self.peers.messages_sent,
             corrupt_shards_seen=lambda: self.reader.corrupt_shards_seen,
+            requests=lambda: self.door.requests,
             retain=self.peers.retain,
+            repair_delay_s=tuning.repair_delay_s,
         )
         self.monitor = Monitor(
             slot=self.slot,
@@ -127,26 +137,49 @@ class Node:
             failure_timeout_s=tuning.failure_timeout_s,
             inline_room=self._has_inline_room,
         )
+        rewriter = Rewriter(
+            replica=self.replica, writer=self.writer, reader=self.reader, tuning=tuning
+        )
         self.janitor = Janitor(
             replica=self.replica,
             roster=self.roster,
             shards=self.shards,
             peers=self.peers,
-            writer=self.writer,
-            reader=self.reader,
+            rewriter=rewriter,
             pulses=self.monitor.pulses,
             tuning=tuning,
             now_ms=_now_ms,
         )
-        self.sweeper = Sweeper(
-            shards=self.shards, uploads=self.uploads, namespace=self.namespace, tuning=tuning
+        self.pacer = Pacer(share=tuning.repair_share)
+        self.replica.on_client_command = self.pacer.note_command
+        self.repairer = Repairer(
+            settings=cluster,
+            replica=self.replica,
+            roster=self.roster,
+            shards=self.shards,
+            peers=self.peers,
+            rebuilder=self.rebuilder,
+            rewriter=rewriter,
+            pacer=self.pacer,
+            pulses=self.monitor.pulses,
+            now_ms=_now_ms,
+            now_s=time.monotonic,
         )
+        self.sweeper = Sweeper(
+            slot=self.slot,
+            shards=self.shards,
+            uploads=self.uploads,
+            namespace=self.namespace,
+            tuning=tuning,
+        )
+        self.scrubber = Scrubber(shards=self.shards, bytes_per_s=tuning.scrub_bytes_per_s)
         reporter = Reporter(
             settings=cluster,
             cluster_id=settings.cluster_id,
             slot=self.slot,
             replica=self.replica,
             pulses=self.monitor.pulses,
+            repairer=self.repairer,
             now_ms=_now_ms,
         )
         self.replica.report = lambda: json.dumps(reporter.report()).encode()
@@ -156,11 +189,12 @@ class Node:
             slot=self.slot,
             secret=settings.secret,
             shards=self.shards,
+            rebuilds=self.rebuilder,
             namespace=self.replica,
             member=self.member,
             voter=self.replica,
         )
-        door = ClientDoor(
+        self.door = ClientDoor(
             settings=cluster,
             cluster_id=settings.cluster_id,
             roster=self.roster,
@@ -172,7 +206,7 @@ class Node:
             faults=self.faults,
             shards=self.shards,
         )
-        self.gateway = Gateway(door, secret=settings.secret, tuning=tuning)
+        self.gateway = Gateway(self.door, secret=settings.secret, tuning=tuning)
         self.address = ""
         self.gateway_address = ""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -190,6 +224,7 @@ class Node:
         if self.slot >= self.settings.cluster.voters:
             self._spawn(self.member.watch_leader(self.settings.cluster.tuning.failure_timeout_s))
         self._spawn(self.sweeper.run())
+        self._spawn(self.scrubber.run())
 
     async def form(self, addresses: Mapping[int, str]) -> None:
         """Makes this agent a founder of a new cluster. Only ever called by `up`."""
@@ -224,6 +259,7 @@ class Node:
         self.monitor.stop()
         await self.gateway.stop()
         self.uploads.close_all()
+        self.reader.close()
         await self.server.stop()
         await self.peers.close()
 
@@ -256,7 +292,7 @@ class Node:
         self.monitor.stop()
         if leads:
             self.monitor.begin()
-            for work in (self.monitor.run(), self.janitor.run()):
+            for work in (self.monitor.run(), self.janitor.run(), self.repairer.run()):
                 self._leading.add(self._spawn(work))
 
     def _has_inline_room(self) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from diskless.errors import BY_REASON, DisklessError, error_from_wire
-from diskless.model import Extent, Stripe
+from diskless.model import Extent, Place, Stripe
 
 
 class _Command(Struct, frozen=True, tag=True, array_like=True):
@@ -89,6 +89,36 @@ class Relocate(_Command, frozen=True, tag=True, array_like=True):
     moves: tuple[Move, ...]
 
 
+class ShardMove(Struct, frozen=True, array_like=True):
+    """Where some shards of a stripe are from now on: (index, place).
+
+    With no places it only makes the stripe's next version, which ends every other move
+    that is under way to it.
+    """
+
+    stripe: str
+    version: int
+    places: tuple[tuple[int, Place], ...]
+
+
+class MoveShards(_Command, frozen=True, tag=True, array_like=True):
+    """Repaired stripes: each changes only if it exists and is still of that version.
+
+    The answer's `number` counts those that did. What was stored for the others belongs
+    to nothing and is found by the review of shards.
+    """
+
+    moves: tuple[ShardMove, ...]
+
+
+class Drain(_Command, frozen=True, tag=True, array_like=True):
+    """From now on the agent gets no new shards and those that it has are moved away;
+    or, if `draining` is false, that is over."""
+
+    slot: int
+    draining: bool
+
+
 class Fence(_Command, frozen=True, tag=True, array_like=True):
     """From now on no commit may define a stripe of this writer numbered under `below`."""
 
@@ -122,12 +152,24 @@ class AgentDown(_Command, frozen=True, tag=True, array_like=True):
 
 
 Command = (
-    Commit | OpenSession | Mkdirs | Rename | Delete | Relocate | Fence | Reap | AgentUp | AgentDown
+    Commit
+    | OpenSession
+    | Mkdirs
+    | Rename
+    | Delete
+    | Relocate
+    | MoveShards
+    | Fence
+    | Reap
+    | AgentUp
+    | AgentDown
+    | Drain
 )
 
 
 class Done(Struct, frozen=True, tag=True, array_like=True, gc=False):
-    """Success. `number` is a session, an incarnation, or the id of a put's first file."""
+    """Success. `number` is a session, an incarnation, the id of a put's first file, or
+    how many of a command's moves were made."""
 
     number: int = 0
     time_ms: int = 0

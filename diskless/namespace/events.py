@@ -31,12 +31,19 @@ class _Relocated(NamedTuple):
     stripes: int
 
 
+class _Repaired(NamedTuple):
+    stripes: int
+    shards: int
+
+
 class _Reaped(NamedTuple):
     stripes: int
 
 
-_Small = c.OpenSession | c.Mkdirs | c.Rename | c.Delete | c.Fence | c.AgentUp | c.AgentDown
-_What = _Put | _Relocated | _Reaped | _Small
+_Small = (
+    c.OpenSession | c.Mkdirs | c.Rename | c.Delete | c.Fence | c.AgentUp | c.AgentDown | c.Drain
+)
+_What = _Put | _Relocated | _Repaired | _Reaped | _Small
 _Note = tuple[int, int, _What, c.Result]
 
 
@@ -54,6 +61,9 @@ class EventLog:
             case c.Relocate():
                 moved = _Relocated(len(command.moves), len(command.stripes))
                 self._notes.append((op, time_ms, moved, results[0]))
+            case c.MoveShards(moves):
+                repaired = _Repaired(len(moves), sum(len(move.places) for move in moves))
+                self._notes.append((op, time_ms, repaired, results[0]))
             case c.Reap():
                 self._notes.append((op, time_ms, _Reaped(len(command.stripes)), results[0]))
             case _:
@@ -104,6 +114,11 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
             return "put", f"put {path}{more} {format_bytes(size)}"
         case _Relocated(files, stripes):
             return "move", f"moved {_count(files, 'file')} into {_count(stripes, 'stripe')}"
+        case _Repaired(stripes, shards):
+            refused = f", {stripes - number} refused" if number < stripes else ""
+            return "repair", (
+                f"moved {_count(shards, 'shard')} of {_count(stripes, 'stripe')}{refused}"
+            )
         case _Reaped(stripes):
             return "reap", f"reaped {_count(stripes, 'stripe')}"
         case c.OpenSession():
@@ -122,6 +137,8 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
             return "up", f"{slot_name(slot)} up incarnation {number}"
         case c.AgentDown(slot, incarnation):
             return "down", f"{slot_name(slot)} down incarnation {incarnation}"
+        case c.Drain(slot, draining):
+            return "drain", f"{slot_name(slot)} " + ("drains" if draining else "drains no more")
 
 
 def _count(number: int, noun: str) -> str:

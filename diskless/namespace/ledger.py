@@ -9,8 +9,10 @@ sum of the extents of `files` in it, and is positive.
 from collections.abc import Iterable
 from enum import Enum
 
+from msgspec.structs import replace
+
 from diskless.errors import NotFound, UploadLost
-from diskless.model import Extent, Stripe, StripeId
+from diskless.model import Extent, HeldShard, Place, Stripe, StripeId
 
 
 class Verdict(Enum):
@@ -19,7 +21,7 @@ class Verdict(Enum):
     KEEP = "keep"
     DROP = "drop"
     UNDECIDED = "undecided"
-    """Unknown, but a commit that is under way may still define it."""
+    """Nothing names it, but a command that is under way may still do so."""
 
 
 class Entry:
@@ -125,16 +127,31 @@ class Ledger:
             writer, ()
         )
 
+    def move(self, id_: str, places: Iterable[tuple[int, Place]]) -> None:
+        """Makes the next version of a stripe, with some of its shards elsewhere."""
+        entry = self.entries[id_]
+        moved = list(entry.stripe.places)
+        for index, place in places:
+            moved[index] = place
+        entry.stripe = replace(entry.stripe, places=tuple(moved), version=entry.stripe.version + 1)
+        self.changes += 1
+
     def get(self, id_: str) -> Stripe:
         entry = self.entries.get(id_)
         if entry is None:
             raise NotFound(f"stripe {id_}: its bytes were deleted or replaced and have been freed")
         return entry.stripe
 
-    def verdict(self, id_: str) -> Verdict:
-        if id_ in self.entries:
+    def verdict(self, shard: HeldShard, at: Place) -> Verdict:
+        """On a shard that lies at `at`."""
+        entry = self.entries.get(shard.stripe)
+        if entry is None:
+            return Verdict.DROP if self._is_over(shard.stripe) else Verdict.UNDECIDED
+        places = entry.stripe.places
+        if shard.index < len(places) and places[shard.index] == at:
             return Verdict.KEEP
-        return Verdict.DROP if self._is_over(id_) else Verdict.UNDECIDED
+        # A move that names it makes the version that it was stored for, or never comes.
+        return Verdict.DROP if shard.version <= entry.stripe.version else Verdict.UNDECIDED
 
 
 def stored_bytes(stripe: Stripe) -> int:

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from diskless.model import Event, FileRecord, Stripe
+from diskless.model import Event, FileRecord, HeldShard, Place, Stripe
 from diskless.namespace.ledger import Verdict
 from diskless.namespace.state import NamespaceState, PathStatus, Summary
 
 PAGE_ENTRIES_MAX = 5000
-REVIEW_STRIPES_MAX = 2000
+REVIEW_SHARDS_MAX = 2000
 
 
 class _Query(Struct, frozen=True, tag=True, array_like=True):
@@ -40,9 +40,10 @@ class Summarize(_Query, frozen=True, tag=True, array_like=True):
 
 
 class Review(_Query, frozen=True, tag=True, array_like=True):
-    """What to do with shards of these stripes."""
+    """What to do with these shards, which lie at `place`."""
 
-    stripes: tuple[str, ...]
+    place: Place
+    shards: tuple[HeldShard, ...]
 
 
 class Report(_Query, frozen=True, tag=True, array_like=True):
@@ -105,7 +106,7 @@ def answer(state: NamespaceState, query: Query) -> Any:
             return state.locate(stripes)
         case Summarize(path):
             return state.summary(path)
-        case Review(stripes):
-            return [state.ledger.verdict(id_) for id_ in stripes]
+        case Review(place, shards):
+            return [state.ledger.verdict(shard, place) for shard in shards]
         case Report() | Events():
             raise AssertionError("for the agent to answer, which knows more than the state")

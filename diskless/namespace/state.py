@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from diskless import paths
 from diskless.errors import BadRequest, DisklessError, StaleShards, UploadLost
-from diskless.model import AgentInfo, Extent, FileRecord, Stripe, slot_name
+from diskless.model import AgentInfo, Extent, FileRecord, Place, Stripe, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace.ledger import Ledger
 from diskless.namespace.sessions import Sessions
@@ -75,6 +75,9 @@ class NamespaceState:
                 return (c.Done(self.sessions.open()),)
             case c.Relocate():
                 return (self._relocate(command),)
+            case c.MoveShards(moves):
+                moved = sum(self._move_shards(move) for move in moves)
+                return (c.Done(moved, changed=moved > 0),)
             case c.Fence(slot, incarnation, below):
                 self.ledger.fence(slot, incarnation, below)
             case c.Reap(stripes):
@@ -83,6 +86,8 @@ class NamespaceState:
                 return (self._agent_up(command),)
             case c.AgentDown(slot, incarnation):
                 self._agent_down(slot, incarnation)
+            case c.Drain(slot, draining):
+                return (self._drain(slot, draining),)
         return (c.Done(),)
 
     def _once(self, session: int, sequence: int, run: Callable[[], c.Result]) -> c.Result:
@@ -135,14 +140,17 @@ class NamespaceState:
 
     def _check_places(self, stripe: Stripe) -> None:
         for index, place in enumerate(stripe.places):
-            agent = self.agents.get(place.slot)
-            if agent is None or agent.incarnation != place.incarnation or not agent.up:
+            if not self._is_up(place):
                 # A shard of an agent that is down may come back; to acknowledge it now
                 # would promise one loss more than the stripe survives.
                 raise StaleShards(
                     f"stripe {stripe.id}: {slot_name(place.slot)}, which has shard {index}, "
                     "is down or has restarted: write it again"
                 )
+
+    def _is_up(self, place: Place) -> bool:
+        agent = self.agents.get(place.slot)
+        return agent is not None and agent.incarnation == place.incarnation and agent.up
 
     def _put(self, put: c.Put, offered: Offered) -> c.Result:
         self._check_put(put, offered)
@@ -247,6 +255,21 @@ class NamespaceState:
                 return False
         return bool(extents) and sum(extent.length for extent in extents) == record.size
 
+    def _move_shards(self, move: c.ShardMove) -> bool:
+        """Whether the stripe is still as the mover knew it, and is moved."""
+        entry = self.ledger.entries.get(move.stripe)
+        if entry is None or entry.stripe.version != move.version:
+            return False
+        slots = [place.slot for place in entry.stripe.places]
+        for index, place in move.places:
+            if not (0 <= index < len(slots) and self._is_up(place)):
+                return False
+            slots[index] = place.slot
+        if len(set(slots)) < len(slots):
+            return False  # one agent's death would cost two shards
+        self.ledger.move(move.stripe, move.places)
+        return True
+
     def _agent_up(self, command: c.AgentUp) -> c.Result:
         old = self.agents.get(command.slot)
         boots = self._boots.setdefault(command.slot, {})
@@ -267,6 +290,7 @@ class NamespaceState:
             host=command.host,
             node=command.node,
             pid=command.pid,
+            draining=old is not None and old.draining,
         )
         if info != old:
             self.agents[command.slot] = info
@@ -276,8 +300,18 @@ class NamespaceState:
     def _agent_down(self, slot: int, incarnation: int) -> None:
         agent = self.agents.get(slot)
         if agent is not None and agent.incarnation == incarnation and agent.up:
-            self.agents[slot] = replace(agent, up=False)
+            self.agents[slot] = replace(agent, up=False, down_ms=max(self.clock_ms, 1))
             self.roster_version += 1
+
+    def _drain(self, slot: int, draining: bool) -> c.Result:
+        agent = self.agents.get(slot)
+        if agent is None:
+            return c.Refused.of(BadRequest(f"{slot_name(slot)} has never joined the cluster"))
+        changed = agent.draining != draining
+        if changed:
+            self.agents[slot] = replace(agent, draining=draining)
+            self.roster_version += 1
+        return c.Done(changed=changed)
 
     @property
     def bytes_used(self) -> int:
@@ -312,13 +346,7 @@ class NamespaceState:
 
     def readable(self, stripe: Stripe) -> list[int]:
         """Indices of the shards that are on agents which are up, in the same life."""
-        return [
-            index
-            for index, place in enumerate(stripe.places)
-            if (agent := self.agents.get(place.slot)) is not None
-            and agent.incarnation == place.incarnation
-            and agent.up
-        ]
+        return [index for index, place in enumerate(stripe.places) if self._is_up(place)]
 
 
 def _check_shape(stripe: Stripe) -> None:

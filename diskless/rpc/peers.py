@@ -5,17 +5,17 @@ message it sends, because a message is what costs.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import grpc.aio
 import msgspec
 
 from diskless.agent.faults import Faults
-from diskless.agent.ports import Beat, Buffer, Hold, Pulse
+from diskless.agent.ports import Beat, Buffer, Hold, Pulse, Rebuilt
 from diskless.config import Tuning
 from diskless.errors import error_from_wire
-from diskless.model import AgentInfo, slot_name
+from diskless.model import AgentInfo, HeldShard, Place, Stripe, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Link
@@ -25,12 +25,15 @@ from diskless.rpc.services import (
     FROM_KEY,
     MEMBERSHIP,
     NAMESPACE,
+    PROTOCOL,
+    PROTOCOL_KEY,
     REPLICA_METHOD,
     SECRET_KEY,
     SHARDS,
     SLOT_KEY,
     VOTER_BATCH,
     Service,
+    format_protocol,
 )
 from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
 
@@ -41,6 +44,7 @@ class Peers:
     def __init__(self, *, slot: int, secret: str, tuning: Tuning, faults: Faults) -> None:
         self._slot = slot
         self._faults = faults
+        self.protocol = PROTOCOL
         self.address = ""
         """Where this agent listens itself; voters tell each other."""
         self.on_broken: Callable[[int, str], None] = lambda slot, address: None
@@ -60,13 +64,15 @@ class Peers:
         index: int,
         data: Buffer,
         checksums: bytes,
-        from_reserve: bool,
+        version: int = 0,
+        from_reserve: bool = False,
     ) -> int:
         store = shards_pb2.StoreShard(
             stripe=stripe,
             index=index,
             checksums=checksums,
             data_bytes=len(data),
+            version=version,
             from_reserve=from_reserve,
         )
         answer, _ = await self._call(
@@ -98,6 +104,46 @@ class Peers:
         call = shards_pb2.ShardCall(drop=shards_pb2.DropStripes(stripes=stripes))
         await self._call(
             SHARDS, agent.slot, agent.address, call, timeout_s=self._tuning.store_timeout_s
+        )
+
+    async def drop_superseded(self, agent: AgentInfo, shards: Sequence[HeldShard]) -> None:
+        superseded = [
+            shards_pb2.SupersededShard(stripe=s.stripe, index=s.index, version=s.version)
+            for s in shards
+        ]
+        call = shards_pb2.ShardCall(drop_superseded=shards_pb2.DropSuperseded(shards=superseded))
+        await self._call(
+            SHARDS, agent.slot, agent.address, call, timeout_s=self._tuning.store_timeout_s
+        )
+
+    async def verify(self, agent: AgentInfo, *, stripe: str, index: int) -> bool:
+        call = shards_pb2.ShardCall(verify=shards_pb2.VerifyShard(stripe=stripe, index=index))
+        answer, _ = await self._call(
+            SHARDS, agent.slot, agent.address, call, timeout_s=self._tuning.fetch_timeout_s
+        )
+        return bool(answer.verified.good)
+
+    async def rebuild(
+        self, agent: AgentInfo, stripe: Stripe, targets: Mapping[int, int]
+    ) -> Rebuilt:
+        """Waits for the fetches and for the stores that the other agent waits for."""
+        rebuild = shards_pb2.RebuildShards(
+            stripe=msgspec.msgpack.encode(stripe),
+            targets=[shards_pb2.ShardTarget(index=i, slot=s) for i, s in targets.items()],
+        )
+        answer, _ = await self._call(
+            SHARDS,
+            agent.slot,
+            agent.address,
+            shards_pb2.ShardCall(rebuild=rebuild),
+            timeout_s=self._tuning.fetch_timeout_s + self._tuning.store_timeout_s,
+        )
+        return Rebuilt(
+            {s.index: Place(s.slot, s.incarnation) for s in answer.rebuilt.shards},
+            {
+                f.slot: error_from_wire(f.refusal.reason, f.refusal.message)
+                for f in answer.rebuilt.failed
+            },
         )
 
     async def execute(
@@ -132,6 +178,8 @@ class Peers:
             messages_sent=answer.messages_sent,
             corrupt_shards_seen=answer.corrupt_shards_seen,
             holds=tuple(Hold(h.slot, h.incarnation, h.counter) for h in answer.holds),
+            damaged=tuple((shard.stripe, shard.index) for shard in answer.damaged),
+            requests=answer.requests,
         )
 
     def post(self, slot: int, address: str, message: bytes) -> None:
@@ -151,8 +199,7 @@ class Peers:
             channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
             stream = channel.stream_stream(REPLICA_METHOD)
             metadata = (
-                (SECRET_KEY, self._secret),
-                (SLOT_KEY, str(slot)),
+                *self._introduction(slot),
                 (FROM_KEY, str(self._slot)),
                 (ADDRESS_KEY, self.address),
             )
@@ -197,7 +244,7 @@ class Peers:
         if key not in self._links:
             channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
             stream = channel.stream_stream(service.method)
-            metadata = ((SECRET_KEY, self._secret), (SLOT_KEY, str(slot)))
+            metadata = self._introduction(slot)
             link = Link(
                 lambda: stream(metadata=metadata),
                 peer=f"{slot_name(slot)} at {address}",
@@ -207,6 +254,14 @@ class Peers:
             )
             self._links[key] = channel, link
         return self._links[key][1]
+
+    def _introduction(self, slot: int) -> tuple[tuple[str, str], ...]:
+        """What every stream begins with: that we may, whom we mean, what we speak."""
+        return (
+            (SECRET_KEY, self._secret),
+            (SLOT_KEY, str(slot)),
+            (PROTOCOL_KEY, format_protocol(self.protocol)),
+        )
 
     def retain(self, addresses: Collection[str]) -> None:
         """Closes the streams to addresses that no agent has any more."""

@@ -2,17 +2,17 @@
 
 import hmac
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 import msgspec
 
-from diskless.agent.ports import Beat, Pulse
+from diskless.agent.ports import Beat, Pulse, Rebuilt
 from diskless.agent.shards import ShardStore
 from diskless.errors import BadFrame, BadRequest
-from diskless.model import AgentInfo, slot_name
+from diskless.model import AgentInfo, HeldShard, Stripe, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Handler, Item, serve
@@ -22,17 +22,22 @@ from diskless.rpc.services import (
     MEMBERSHIP,
     MESSAGE_BYTES_MAX,
     NAMESPACE,
+    PROTOCOL,
+    PROTOCOL_KEY,
     REPLICA_METHOD,
     SECRET_KEY,
     SHARDS,
     SLOT_KEY,
     VOTER_BATCH,
     Service,
+    format_protocol,
+    parse_protocol,
 )
-from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
+from diskless.rpc.v1 import common_pb2, membership_pb2, namespace_pb2, shards_pb2
 
 log = logging.getLogger(__name__)
 
+_decode_stripe = msgspec.msgpack.Decoder(Stripe).decode
 _decode_roster = msgspec.msgpack.Decoder(tuple[AgentInfo, ...]).decode
 
 
@@ -56,6 +61,12 @@ class Voter(Protocol):
     def receive(self, sender: int, message: bytes) -> None: ...
 
 
+class Rebuilds(Protocol):
+    """This agent's part in repair."""
+
+    async def rebuild(self, stripe: Stripe, targets: Mapping[int, int]) -> Rebuilt: ...
+
+
 def _handler(path: str, run: Any) -> grpc.GenericRpcHandler:
     name, method = path.removeprefix("/").split("/")
     handler = grpc.stream_stream_rpc_method_handler(run)
@@ -71,11 +82,13 @@ class AgentServer:
         slot: int,
         secret: str,
         shards: ShardStore,
+        rebuilds: Rebuilds,
         namespace: Namespace,
         member: Member,
         voter: Voter,
     ) -> None:
         self._voter = voter
+        self._rebuilds = rebuilds
         self._slot = slot
         self._secret = secret.encode()
         self._shards = shards
@@ -151,8 +164,19 @@ class AgentServer:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION, f"this is {slot_name(self._slot)}"
             )
+        await self._check_protocol(str(given.get(PROTOCOL_KEY, "")), context)
 
-    def _on_shards(self, call: Any, payload: memoryview) -> Item:
+    async def _check_protocol(self, text: str, context: grpc.aio.ServicerContext) -> None:
+        version = parse_protocol(text)
+        if version is None or version[0] != PROTOCOL[0]:
+            line = (
+                f"{slot_name(self._slot)} speaks protocol {format_protocol(PROTOCOL)} and the "
+                f"caller {text or 'none'}: run one major version of diskless on all agents"
+            )
+            log.warning("other protocol refused peer=%s error=%s", context.peer(), line)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, line)
+
+    def _on_shards(self, call: Any, payload: memoryview) -> Item | Awaitable[Item]:
         match call.WhichOneof("call"):
             case "store":
                 store = call.store
@@ -161,6 +185,7 @@ class AgentServer:
                     store.index,
                     payload,
                     store.checksums,
+                    version=store.version,
                     from_reserve=store.from_reserve,
                 )
                 stored = shards_pb2.ShardStored(incarnation=incarnation)
@@ -176,7 +201,42 @@ class AgentServer:
                 count = self._shards.drop(call.drop.stripes)
                 dropped = shards_pb2.StripesDropped(shards=count)
                 return shards_pb2.ShardAnswer(dropped=dropped), None
+            case "drop_superseded":
+                count = self._shards.drop_superseded(
+                    HeldShard(shard.stripe, shard.index, shard.version)
+                    for shard in call.drop_superseded.shards
+                )
+                dropped = shards_pb2.StripesDropped(shards=count)
+                return shards_pb2.ShardAnswer(dropped=dropped), None
+            case "verify":
+                good = self._shards.verify(call.verify.stripe, call.verify.index)
+                verified = shards_pb2.ShardVerified(good=good)
+                return shards_pb2.ShardAnswer(verified=verified), None
+            case "rebuild":
+                return self._rebuild(call.rebuild)
         raise BadRequest("this agent does not know that call: it may be of an older version")
+
+    async def _rebuild(self, call: Any) -> Item:
+        try:
+            stripe = _decode_stripe(call.stripe)
+        except msgspec.DecodeError as error:
+            raise BadRequest(f"malformed stripe: {error}") from None
+        targets = {target.index: target.slot for target in call.targets}
+        done = await self._rebuilds.rebuild(stripe, targets)
+        rebuilt = shards_pb2.ShardsRebuilt(
+            shards=[
+                shards_pb2.RebuiltShard(index=i, slot=at.slot, incarnation=at.incarnation)
+                for i, at in done.places.items()
+            ],
+            failed=[
+                shards_pb2.FailedTarget(
+                    slot=slot,
+                    refusal=common_pb2.Refusal(reason=error.reason, message=str(error)),
+                )
+                for slot, error in done.failed.items()
+            ],
+        )
+        return shards_pb2.ShardAnswer(rebuilt=rebuilt), None
 
     def _on_namespace(self, call: Any, _: memoryview) -> Awaitable[Item]:
         return self._answer_namespace(call)
@@ -216,5 +276,10 @@ class AgentServer:
             messages_sent=pulse.messages_sent,
             corrupt_shards_seen=pulse.corrupt_shards_seen,
             holds=holds,
+            damaged=[
+                membership_pb2.DamagedShard(stripe=stripe, index=index)
+                for stripe, index in pulse.damaged
+            ],
+            requests=pulse.requests,
         )
         return answer, None

@@ -18,6 +18,12 @@ FROM_KEY = "diskless-from"
 ADDRESS_KEY = "diskless-address"
 """Which voter calls, and where it listens."""
 
+PROTOCOL_KEY = "diskless-protocol"
+"""What version of these services the caller speaks: MAJOR.MINOR."""
+PROTOCOL = (1, 0)
+"""Agents of one major version understand each other, so that an upgrade can roll through
+a cluster. A minor version may only add what others can do without."""
+
 MESSAGE_BYTES_MAX = 16 << 20
 
 CHANNEL_OPTIONS = (
@@ -88,6 +94,16 @@ class Service:
     def refuse(self, error: DisklessError) -> Any:
         refusal = common_pb2.Refusal(reason=error.reason, message=str(error))
         return self.answer(refusal=refusal)
+
+
+def format_protocol(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def parse_protocol(text: str) -> tuple[int, int] | None:
+    """None if that is no version: then it is of something that came before there were any."""
+    major, _, minor = text.partition(".")
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
 
 def _no_payload(_: Any) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from diskless.client.descriptor import Descriptor, descriptor_path, resolve
+from diskless.errors import NoCluster
 from diskless.spark.jar import jar
 
 FILE_SYSTEM = "io.diskless.spark.DisklessFileSystem"
@@ -27,6 +28,8 @@ def properties(cluster: str | None = None, *, by_descriptor: bool = False) -> di
     driver or an executor must have it there. Raises NoCluster, SparkUnusable.
     """
     found = resolve(cluster or "")
+    if not found.gateways:
+        raise NoCluster(f"cluster {found.name} has no gateways: start it with `diskless up`")
     settings = {
         JARS: str(jar()),
         f"{PREFIX}impl": FILE_SYSTEM,
@@ -39,7 +42,8 @@ def properties(cluster: str | None = None, *, by_descriptor: bool = False) -> di
 def configure(builder: Builder, cluster: str | None = None) -> Builder:
     """Adds `properties(cluster)` to a SparkSession.builder and gives it back.
 
-    Jars that the builder names already stay.
+    Jars that the builder names already stay. It must be the first session of the process: a
+    JVM that runs already takes no more jars.
     """
     settings = properties(cluster)
     options = getattr(builder, "_options", {})

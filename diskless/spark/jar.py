@@ -16,6 +16,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import metadata, util
 from pathlib import Path
 
@@ -27,6 +28,8 @@ SPARK_MIN = (4, 1)
 COMPILE_TIMEOUT_S = 600
 VERSION_TIMEOUT_S = 60
 ERROR_LINES_MAX = 20
+KEEP_S = 30 * 24 * 3600
+"""How long a jar that nobody asks for is kept."""
 
 SOURCES = Path(__file__).parent / "jvm"
 
@@ -52,6 +55,7 @@ def build(
     digest = _digest(version, jars, [*classpath, *sources])
     target = cache_dir() / f"{name}-{version}-{digest}.jar"
     if target.exists():
+        os.utime(target)
         return target
     java = find_java()
     report(f"diskless: compiling {name} for Spark {version}, once …")
@@ -64,6 +68,7 @@ def build(
         packed = Path(scratch) / target.name
         _pack(classes, packed)
         os.replace(packed, target)
+    _forget_unused(target.parent)
     report(f"diskless: compiled in {time.monotonic() - began:.0f} s: {target}")
     return target
 
@@ -156,6 +161,14 @@ def _pack(classes: Path, target: Path) -> None:
         archive.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n\n")
         for path in sorted(classes.rglob("*.class")):
             archive.write(path, path.relative_to(classes).as_posix())
+
+
+def _forget_unused(directory: Path) -> None:
+    """Jars of other sources and other Sparks go when nobody has asked for them for long."""
+    for path in directory.glob("*.jar"):
+        with suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > KEEP_S:
+                path.unlink()
 
 
 def _to_stderr(line: str) -> None:

@@ -13,11 +13,20 @@ import diskless
 from diskless.client import Client
 from diskless.client import connection as connections
 from diskless.config import KIB, MIB
-from diskless.errors import AlreadyExists, TooFewShards, Unauthorized, UploadLost
+from diskless.errors import AlreadyExists, TooFewShards, Unauthorized, Unavailable, UploadLost
 from diskless.gateway.messages import Peer
 from diskless.launch.local import LocalCluster
+from diskless.launch.node import Node, NodeSettings
 from diskless.model import Extent, slot_name
-from diskless.rpc.services import MEMBERSHIP, NAMESPACE, SECRET_KEY, SHARDS
+from diskless.namespace import queries as q
+from diskless.rpc.services import (
+    MEMBERSHIP,
+    NAMESPACE,
+    PROTOCOL_KEY,
+    SECRET_KEY,
+    SHARDS,
+    SLOT_KEY,
+)
 from diskless.rpc.v1 import shards_pb2
 from tests.conftest import Connect, StartCluster
 from tests.support import (
@@ -379,6 +388,70 @@ def test_a_grpc_call_without_the_secret_is_refused(
         assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
         assert shards_stored(cluster) == before
         assert client.read("/a") == content(MIB)
+
+
+@pytest.mark.parametrize("version", ["2.0", "0.9", "", "new"])
+def test_an_agent_of_another_major_version_is_refused_in_one_clear_line(
+    start: StartCluster, version: str
+) -> None:
+    cluster = start(agents=3, data_shards=2, parity_shards=1)
+    metadata = ((SECRET_KEY, cluster.secret), (SLOT_KEY, "0"), (PROTOCOL_KEY, version))
+    with grpc.insecure_channel(cluster.nodes[0].address) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            list(channel.stream_stream(SHARDS.method)(iter([]), metadata=metadata, timeout=5))
+        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert caught.value.details() == (
+            f"agent-0 speaks protocol 1.0 and the caller {version or 'none'}: "
+            "run one major version of diskless on all agents"
+        )
+        newer_minor = (*metadata[:2], (PROTOCOL_KEY, "1.7"))
+        assert not list(
+            channel.stream_stream(SHARDS.method)(iter([]), metadata=newer_minor, timeout=5)
+        )
+
+
+def test_an_agent_of_another_major_version_takes_no_part(
+    start: StartCluster, connect: Connect
+) -> None:
+    """It is down to the others, who say why; nothing is ever stored on it."""
+    cluster = start(agents=7, tuning=CALM)
+    client = connect(cluster)
+    cluster.kill(6)
+    stranger = cluster.run(_start_stranger(cluster, 6))
+    try:
+        client.write("/a", content(8 * MIB))
+        error = cluster.run(_error_of_query(cluster, stranger))
+        assert "agent-0 speaks protocol 1.0 and the caller 2.0" in error
+        assert on_loop(cluster, lambda: len(stranger.shards)) == 0
+        assert not leader(cluster).replica.state.agents[6].up
+    finally:
+        cluster.run(stranger.stop())
+
+
+async def _start_stranger(cluster: LocalCluster, slot: int) -> Node:
+    node = Node(
+        NodeSettings(
+            cluster=cluster.settings,
+            cluster_id=cluster.cluster_id,
+            secret=cluster.secret,
+            slot=slot,
+            socket_path=f"{cluster.nodes[0].settings.socket_path}.stranger",
+            seeds={other: node.address for other, node in cluster.nodes.items()},
+        )
+    )
+    node.peers.protocol = (2, 0)
+    await node.start()
+    await node.recover()
+    return node
+
+
+async def _error_of_query(cluster: LocalCluster, stranger: Node) -> str:
+    """What the stranger hears when it asks the leader for anything."""
+    try:
+        await stranger.peers.query(0, cluster.nodes[0].address, q.Stat("/"), timeout_s=5.0)
+    except Unavailable as error:
+        return str(error)
+    return ""
 
 
 def test_descriptor_and_sockets_are_private(start: StartCluster) -> None:

@@ -189,7 +189,7 @@ def test_the_death_of_three_of_six_is_said_loudly(
     assert loaded.client.status()["margin"] == -1
 
 
-def test_a_lost_agent_that_came_back_empty_is_still_lost_for_old_files(
+def test_an_agent_that_came_back_empty_is_lost_for_old_files_until_they_are_repaired(
     start: StartCluster, connect: Connect
 ) -> None:
     cluster = start(tuning=CALM)

@@ -1,9 +1,9 @@
 """A real cluster: Ray, agents as processes, SIGKILL, the command line as users run it.
 
-One cluster serves most tests, because Ray takes seconds to start. Until there is a
-repairer a revived agent comes back empty and old files keep the margin they have left, so
-every test that kills writes its own files first and revives afterwards. What the death of
-leaders means for the namespace is tested in test_ray_leader.py.
+One cluster serves most tests, because Ray takes seconds to start. A revived agent comes
+back empty and the next test does not wait until what it held is rebuilt, so every test
+that kills writes its own files first and revives afterwards. What the death of leaders
+means for the namespace is tested in test_ray_leader.py, repair in test_ray_repair.py.
 """
 
 import os

@@ -1,8 +1,10 @@
 """The whole store against a dict: any row of operations, with agents dying in between.
 
 Hypothesis draws the rows and shrinks the one that fails. A cluster for each row; at
-most k of its slots are ever lost, the leader maybe. Space is reclaimed only when a rule
-says so, and then at once, so that readers of deleted files do come too late.
+most k of its slots are lost, the leader maybe, until repair, which goes on all the time,
+has made good for them: then any k others may be. Agents are drained now and then. Space
+is reclaimed only when a rule says so, and then at once, so that readers of deleted files
+do come too late.
 Longer: `make soak`, with DISKLESS_SOAK_EXAMPLES for how many rows.
 """
 
@@ -45,7 +47,10 @@ TUNING = Tuning(
     demote_delay_s=0.001,
     orphan_delay_s=2.0,
     janitor_interval_s=3600.0,
+    repair_interval_s=0.02,
+    repair_delay_s=0.3,
 )
+REPAIR_TIMEOUT_S = 60.0
 
 T = TypeVar("T")
 
@@ -193,6 +198,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.model = Model()
         self.readers: list[tuple[IO[bytes], str, bytes]] = []
         self.lost: set[int] = set()
+        self.draining: int | None = None
         with ExitStack() as stack:
             self.cluster = stack.enter_context(start_cluster(tuning=TUNING))
             self.clients = [stack.enter_context(self.cluster.connect()) for _ in range(CLIENTS)]
@@ -321,6 +327,26 @@ class StoreMachine(RuleBasedStateMachine):
     def revive(self, slot: int) -> None:
         if slot not in self.cluster.nodes:
             self.cluster.revive(slot)
+
+    @precondition(lambda self: self.lost)
+    @rule()
+    def recover(self) -> None:
+        """All agents are back and everything survives any k losses again."""
+        for slot in self.lost - self.cluster.nodes.keys():
+            self.cluster.revive(slot)
+        with self.cluster.connect() as client:
+            eventually(lambda: client.status()["margin"] == PARITY, REPAIR_TIMEOUT_S)
+        self.lost.clear()
+
+    @rule(who=WHO, slot=SLOTS, undo=st.booleans())
+    def drain(self, who: int, slot: int, undo: bool) -> None:
+        """One agent at a time, so that what is written is never narrower than need be."""
+        if undo:
+            slot = self.draining if self.draining is not None else slot
+        elif self.draining not in (None, slot) or self.lost:
+            return
+        self.clients[who].drain(slot, undo=undo)
+        self.draining = None if undo else slot
 
     @rule(work=st.sampled_from(["reap", "demote", "repack", "fence"]))
     def clean(self, work: str) -> None:

@@ -44,7 +44,7 @@ def main(cluster: str) -> None:
     )
     query.awaitTermination()
     counts = {row["key"]: row["count"] for row in spark.table("counts").collect()}
-    assert counts == {key: 1000 for key in range(10)}, counts
+    assert counts == dict.fromkeys(range(10), 1000), counts
     spark.stop()
     print("executors: all is well")
 

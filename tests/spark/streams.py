@@ -210,6 +210,8 @@ def await_batch(query: StreamingQuery, batch: int) -> None:
 
 
 def await_more(query: StreamingQuery, batches: int) -> None:
+    """Returns when so many batches more are complete; a query just started does one first."""
+    await_batch(query, 0)
     await_batch(query, last_batch(query) + batches)
 
 
@@ -226,7 +228,7 @@ def end_all(spark: SparkSession) -> None:
 class OtherJvm:
     """A Spark in a process of its own, for a `with` block. It runs `totals`, one query a name."""
 
-    def __init__(self, cluster: str, *, master: str = "local[2]") -> None:
+    def __init__(self, cluster: str, *, master: str) -> None:
         self._arguments = [cluster, master]
 
     def __enter__(self) -> Self:
@@ -240,7 +242,10 @@ class OtherJvm:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=QUERY_S_MAX)
+        try:
+            self._process.communicate(timeout=QUERY_S_MAX)
+        finally:
+            self._process.kill()
 
     def start(
         self,
@@ -275,7 +280,9 @@ class OtherJvm:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        answer = self._process.stdout.readline()
+        assert answer, "the other process ended; what it printed is on stderr"
+        return json.loads(answer)
 
 
 class _Server:

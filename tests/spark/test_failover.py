@@ -37,28 +37,27 @@ def fs(spark: Any, jvm: Any, doomed: LocalCluster) -> Any:
     return jvm.org.apache.hadoop.fs.FileSystem.newInstance(jvm.java.net.URI(doomed.uri), conf)
 
 
-def test_an_upload_survives_k_agents_that_die_on_the_way(
+def test_an_upload_survives_k_agents_that_die_with_it_in_hand(
     jvm: Any, fs: Any, doomed: LocalCluster, client: Client
 ) -> None:
-    """One after the other, so that whoever took over the upload dies too; the leader first."""
-    data = content(24 * MIB)
+    """One after the other, so that whoever took it over dies too, with stripes sealed."""
+    data = content(48 * MIB)
     out = fs.create(jvm.org.apache.hadoop.fs.Path("/big"))
-    out.write(bytearray(data[: 8 * MIB]))
-    for part, slot in enumerate([leader(doomed).settings.slot, uploader(doomed)], start=1):
-        if slot in doomed.nodes:
-            kill(doomed, slot)
-        out.write(bytearray(data[part * 8 * MIB : (part + 1) * 8 * MIB]))
+    for part in range(PARITY + 1):
+        out.write(bytearray(data[part * 16 * MIB : (part + 1) * 16 * MIB]))
+        if part < PARITY:
+            kill(doomed, uploader(doomed))
     out.close()
     assert client.read("/big") == data
 
 
-def test_every_agent_may_be_the_one_that_takes_the_upload_and_dies(
+def test_an_upload_survives_the_leader(
     jvm: Any, fs: Any, doomed: LocalCluster, client: Client
 ) -> None:
     data = content(12 * MIB)
     out = fs.create(jvm.org.apache.hadoop.fs.Path("/big"))
     out.write(bytearray(data[: 9 * MIB]))
-    kill(doomed, uploader(doomed))
+    kill(doomed, leader(doomed).settings.slot)
     out.write(bytearray(data[9 * MIB :]))
     out.close()
     assert client.read("/big") == data

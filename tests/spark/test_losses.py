@@ -17,7 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from diskless.client import Client, connect
+import diskless
+from diskless.client import Client
 from diskless.config import KIB
 from diskless.errors import DeadlineExceeded, Unavailable
 from diskless.launch.local import LocalCluster
@@ -30,6 +31,7 @@ from tests.support import BRISK, STRIPED, Program, Relay, eventually, kill, lead
 AGENTS, K = 6, 2
 VOTERS = 2 * K + 1
 NUMBERS = Numbers(rows=600, keys=500)
+ROCKSDB = {streams.PROVIDER: streams.ROCKSDB, streams.CHANGELOG: False}
 SHORT = {streams.TIMEOUT: "6s"}
 """How long Spark waits for agents before a query fails."""
 RECOVERY_S = 60.0
@@ -54,7 +56,7 @@ def in_turn(first: int) -> list[int]:
 
 # k losses.
 
-EVERY_RUN = {(0, 1), (0, 5), (1, 2), (3, 4)}
+EVERY_RUN = {(0, 1), (0, 2), (1, 5), (3, 4)}
 
 
 @pytest.mark.parametrize(
@@ -68,16 +70,20 @@ EVERY_RUN = {(0, 1), (0, 5), (1, 2), (3, 4)}
 def test_any_two_agents_may_die_while_a_query_runs(
     spark: SparkSession, start: StartCluster, turns: tuple[int, int]
 ) -> None:
-    """All files are in stripes. Afterwards the state is read with both agents gone."""
+    """All files are in stripes. Afterwards the state is read with both agents gone.
+
+    For some of the pairs it is RocksDB's, which uploads files beside Spark's manager.
+    """
     cluster, said = start(tuning=STRIPED), Said()
     checkpoint = f"{cluster.uri}q"
     stream = totals(NUMBERS.stream(spark))
-    with streams.running(stream, checkpoint, said) as query:
-        streams.await_batch(query, 1)
-        cluster.kill(*(in_turn(leader(cluster).slot)[turn] for turn in turns))
-        streams.await_more(query, 3)
-    with streams.running(stream, checkpoint, said) as query:
-        streams.await_more(query, 2)
+    with streams.settings(spark, ROCKSDB if turns[1] % 2 else {}):
+        with streams.running(stream, checkpoint, said) as query:
+            streams.await_batch(query, 1)
+            cluster.kill(*(in_turn(leader(cluster).slot)[turn] for turn in turns))
+            streams.await_more(query, 3)
+        with streams.running(stream, checkpoint, said) as query:
+            streams.await_more(query, 2)
     check(spark, said)
 
 
@@ -88,12 +94,12 @@ Pause = Callable[[], AbstractContextManager[None]]
 
 
 @pytest.fixture
-def silenced(start: StartCluster) -> Iterator[tuple[LocalCluster, Pause]]:
+def silenced(start: StartCluster, connect: Connect) -> Iterator[tuple[LocalCluster, Pause]]:
     cluster = start()
     slots = in_turn(leader(cluster).slot)[: K + 1]
     with ExitStack() as stack:
         relays = [stack.enter_context(Relay(cluster, slot)) for slot in slots]
-        wait_until_well(cluster.connect())
+        wait_until_well(connect(cluster))
 
         @contextmanager
         def pause() -> Iterator[None]:
@@ -139,11 +145,10 @@ def check_fails_and_resumes(spark: SparkSession, client: Client, uri: str, pause
 
 
 def test_without_a_quorum_a_query_fails_with_the_cause_and_resumes_when_agents_are_back(
-    spark: SparkSession, silenced: tuple[LocalCluster, Pause]
+    spark: SparkSession, silenced: tuple[LocalCluster, Pause], connect: Connect
 ) -> None:
     cluster, pause = silenced
-    with cluster.connect() as client:
-        check_fails_and_resumes(spark, client, cluster.uri, pause)
+    check_fails_and_resumes(spark, connect(cluster), cluster.uri, pause)
 
 
 def test_a_query_that_waits_for_agents_stops_cleanly_and_another_waits_on(
@@ -238,7 +243,7 @@ def test_agents_on_ray_are_paused_and_killed_while_a_query_runs(
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
 
-    with connect(program.name) as client:
+    with diskless.connect(program.name) as client:
         check_fails_and_resumes(spark, client, uri, pause)
 
         said = Said()

@@ -1,6 +1,7 @@
 """Streaming queries with their checkpoint on `diskless://` say what a batch job says."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,13 +65,7 @@ def checkpoint(path: str) -> str:
 
 @pytest.fixture(scope="module")
 def other_jvm(cluster: LocalCluster) -> Iterator[OtherJvm]:
-    with OtherJvm(cluster.uri) as other:
-        yield other
-
-
-@pytest.fixture(scope="module")
-def executors(cluster: LocalCluster) -> Iterator[OtherJvm]:
-    """A driver and two executors, each a JVM of its own."""
+    """A driver that leaves all work to two executors: three JVMs that share nothing with ours."""
     with OtherJvm(cluster.uri, master="local-cluster[2,1,1024]") as other:
         yield other
 
@@ -115,25 +110,33 @@ def test_a_query_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.parametrize(
-    "provider", [pytest.param(HDFS, id="hdfs"), pytest.param(SECOND_FORMAT, id="rocksdb-format-2")]
+    "settings",
+    [
+        pytest.param(HDFS, id="hdfs"),
+        pytest.param(SECOND_FORMAT, id="rocksdb-format-2"),
+        pytest.param({streams.FILE_MANAGER: streams.BY_FILE_CONTEXT}, id="by-FileContext"),
+    ],
 )
-def test_a_query_goes_on_in_another_jvm(
+def test_a_query_goes_on_in_another_jvm_and_on_its_executors(
     spark: SparkSession,
     feed: Feed,
     tmp_path: Path,
     checkpoint: str,
     other_jvm: OtherJvm,
-    provider: dict[str, object],
+    settings: dict[str, object],
 ) -> None:
+    """There and back. Our own manager uses the FileSystem, one of Spark's the FileContext."""
     said = Said()
-    feed.arrive(2)
-    with streams.settings(spark, provider):
-        streams.run(totals(feed.stream(spark)), checkpoint, said)
-    feed.arrive(2)
-    other_jvm.start("resumed", checkpoint, feed=tmp_path / "feed", conf=provider)
-    other_jvm.finish("resumed", said)
-    assert sorted(said.batches) == [0, 1, 2, 3]
-    assert said.latest == rows_of(totals(feed.batch(spark)))
+    for here in (True, False, True):
+        feed.arrive(2)
+        if here:
+            with streams.settings(spark, settings):
+                streams.run(totals(feed.stream(spark)), checkpoint, said)
+        else:
+            other_jvm.start("resumed", checkpoint, feed=tmp_path / "feed", conf=settings)
+            other_jvm.finish("resumed", said)
+        assert said.latest == rows_of(totals(feed.batch(spark)))
+    assert sorted(said.batches) == list(range(6))
 
 
 def join(rows: DataFrame) -> DataFrame:
@@ -251,7 +254,9 @@ def test_two_queries_race_for_one_checkpoint_and_one_of_them_fails(
     here = streams.start(totals(numbers.stream(spark)), checkpoint, said)
     streams.await_batch(here, 1)
     other_jvm.start("rival", checkpoint, numbers=numbers)
-    eventually(lambda: not (here.isActive and other_jvm.report("rival", said)[0]))
+    eventually(
+        lambda: not (here.isActive and other_jvm.report("rival", said)[0]), streams.QUERY_S_MAX
+    )
 
     survived_here = here.isActive
     error = other_jvm.report("rival", said)[1] if survived_here else str(here.exception())
@@ -264,7 +269,7 @@ def test_two_queries_race_for_one_checkpoint_and_one_of_them_fails(
         assert here.isActive if survived_here else active
         return len(said.batches) >= batches + 3
 
-    eventually(goes_on)
+    eventually(goes_on, streams.QUERY_S_MAX)
     here.stop()
     other_jvm.stop("rival")
     other_jvm.report("rival", said)
@@ -292,38 +297,46 @@ def test_stopping_a_query_at_any_moment_is_clean_and_disturbs_no_other(
     assert said.latest == rows_of(totals(numbers.batch(spark, max(said.batches) + 1)))
 
 
+@pytest.mark.parametrize(
+    ("provider", "suffix"),
+    [
+        pytest.param(HDFS, "delta", id="hdfs"),
+        pytest.param(ROCKSDB, "zip", id="rocksdb", marks=pytest.mark.slow),
+    ],
+)
 def test_old_batches_are_deleted_and_their_memory_comes_back(
-    spark: SparkSession, start: StartCluster, connect: Connect
+    spark: SparkSession,
+    start: StartCluster,
+    connect: Connect,
+    provider: dict[str, object],
+    suffix: str,
 ) -> None:
     """What the agents hold after 30 batches is what they held after 10, and in the end nothing."""
     cluster = start(tuning=BRISK)
-    client, path = connect(cluster), "/retained"
+    client = connect(cluster)
     stream = totals(Numbers(rows=2000, keys=2000).stream(spark))
 
     def bytes_held() -> tuple[int, int]:
         return client.status()["bytes_logical"], bytes_used(cluster)
 
-    with streams.settings(spark, OFTEN | {streams.BATCHES_RETAINED: 2}):
-        with streams.running(stream, f"{cluster.uri}{path[1:]}", Said()) as query:
-            streams.await_batch(query, 10)
-            early = bytes_held()
-            streams.await_batch(query, 30)
-            print(early, bytes_held(), len(files_under(client, path)))
-            eventually(lambda: all(map(lambda now, then: now < 2 * then, bytes_held(), early)))
-        assert not client.exists(f"{path}/offsets/20")
-        assert not client.exists(f"{path}/state/0/0/20.delta")
-    client.delete(path, recursive=True)
+    with (
+        streams.settings(spark, provider | OFTEN | {streams.BATCHES_RETAINED: 2}),
+        streams.running(stream, f"{cluster.uri}retained", Said()) as query,
+    ):
+        streams.await_batch(query, 10)
+        early = bytes_held()
+        streams.await_batch(query, 30)
+        eventually(lambda: all(map(lambda now, then: now < 2 * then, bytes_held(), early)))
+        eventually(lambda: not client.exists(f"/retained/state/0/0/20.{suffix}"))
+        assert not client.exists("/retained/offsets/20")
+    client.delete("/retained", recursive=True)
     eventually(lambda: bytes_held() == (0, 0))
 
 
-def commands(client: Client, path: str, *, after: int) -> list[tuple[int, str, str]]:
-    """What clients had done under a path: op, kind and the path's rest."""
-    found = []
-    for event in client.events(after=after):
-        words = event.text.split()
-        if len(words) > 1 and words[1].startswith(path):
-            found.append((event.op, event.kind, words[1].removeprefix(f"{path}/")))
-    return found
+def commands(client: Client, path: str, *, after: int) -> Counter[tuple[str, str]]:
+    """What clients had done under a path: the kind of command, and the path's rest."""
+    words = [event.text.split() for event in client.events(after=after)]
+    return Counter((w[0], w[1].removeprefix(path)) for w in words if w[1].startswith(path))
 
 
 @pytest.mark.parametrize(
@@ -335,45 +348,33 @@ def commands(client: Client, path: str, *, after: int) -> list[tuple[int, str, s
 )
 def test_a_batch_is_one_command_for_each_of_its_files(
     spark: SparkSession,
-    start: StartCluster,
+    client: Client,
+    path: str,
+    checkpoint: str,
     provider: dict[str, object],
     suffix: str,
 ) -> None:
-    cluster, path, numbers = start(), "/counted", Numbers(rows=60, keys=7)
-    with cluster.connect() as client, streams.settings(spark, provider):
-        stream = totals(numbers.stream(spark))
-        with streams.running(stream, f"{cluster.uri}{path[1:]}", Said()) as query:
-            streams.await_batch(query, 6)
-        done = commands(client, path, after=0)
-    ends = {name: n for n, (_, kind, name) in enumerate(done) if name.startswith("commits/")}
-    for batch in range(2, 6):
-        of_batch = done[ends[f"commits/{batch - 1}"] + 1 : ends[f"commits/{batch}"] + 1]
-        state = [f"state/0/{partition}/{batch + 1}.{suffix}" for partition in range(PARTITIONS)]
-        names = [f"offsets/{batch}", f"commits/{batch}", *state]
-        assert sorted((kind, name) for _, kind, name in of_batch) == sorted(
-            ("put", name) for name in names
-        )
+    stream = totals(Numbers(rows=60, keys=7).stream(spark))
+    with (
+        streams.settings(spark, provider),
+        streams.running(stream, checkpoint, Said()) as query,
+    ):
+        streams.await_batch(query, 1)
+        op, first = client.status()["log"]["op"], streams.last_batch(query) + 2
+        streams.await_batch(query, first + 4)
+        done = commands(client, path, after=op)
 
+    def puts(batches: range) -> set[tuple[str, str]]:
+        states = [f"/state/0/{partition}/{{}}.{suffix}" for partition in range(PARTITIONS)]
+        return {
+            ("put", name)
+            for batch in batches
+            for name in (
+                f"/offsets/{batch}",
+                f"/commits/{batch}",
+                *(state.format(batch + 1) for state in states),
+            )
+        }
 
-@pytest.mark.parametrize(
-    "manager",
-    [
-        pytest.param({}, id="FileSystem"),
-        pytest.param({streams.FILE_MANAGER: streams.BY_FILE_CONTEXT}, id="FileContext"),
-    ],
-)
-def test_executors_write_checkpoints_too(
-    spark: SparkSession,
-    feed: Feed,
-    tmp_path: Path,
-    checkpoint: str,
-    executors: OtherJvm,
-    manager: dict[str, object],
-) -> None:
-    """Our manager uses the FileSystem; one of Spark's own uses the FileContext."""
-    said = Said()
-    for _ in range(2):
-        feed.arrive(2)
-        executors.start("far", checkpoint, feed=tmp_path / "feed", conf=manager)
-        executors.finish("far", said)
-        assert said.latest == rows_of(totals(feed.batch(spark)))
+    assert set(done.values()) == {1}
+    assert puts(range(first, first + 4)) <= done.keys() <= puts(range(first + 100))

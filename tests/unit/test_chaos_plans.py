@@ -137,7 +137,13 @@ def test_a_voter_without_its_memory_counts():
 
 def test_corrupt_shards_count_and_taken_memory_does_not():
     assert count_down(status(), [Active(kind="fill", slots=(1, 2), share=0.9)]).spent == 0
-    assert count_down(status(), [], damaged=[1, 2]).spent == 2
+    assert count_down(status(), [], damaged={1: 5, 2: 3}).spent == 2
+
+
+def test_corrupt_shards_that_the_cluster_knows_of_are_in_its_margin_already():
+    known = status(margin=1) | {"damaged_shards": 8}
+    assert count_down(known, [], damaged={1: 5, 2: 3}).spent == 2
+    assert count_down(known, [], damaged={1: 6, 2: 3}).spent == 3, "one is not noticed yet"
 
 
 def test_a_refusal_says_why_and_how_to_go_on():

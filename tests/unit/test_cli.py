@@ -22,6 +22,7 @@ from diskless.agent.replica import Replica
 from diskless.cli import chaos as chaos_verbs
 from diskless.cli import exits, run
 from diskless.cli.edge import VERBS
+from diskless.cli.status import repair_lines
 from diskless.client import descriptor
 from diskless.config import KIB, MIB
 from diskless.errors import BY_REASON, NoQuorum, NotLeader
@@ -458,6 +459,10 @@ def test_status_has_what_the_issue_promises(cli: Cli, store: str) -> None:
                 "files", "bytes_logical", "bytes_stored"):  # fmt: skip
         assert key in status
     assert set(status["stripes"]) == {"total", "healthy", "degraded", "lost"}
+    assert set(status["repair"]) == {
+        "state", "stripes_left", "bytes_left", "bytes_done", "bytes_per_s", "eta_s",
+        "waiting", "unprotectable", "lost",
+    }  # fmt: skip
     for agent in status["agents"]:
         for key in ("slot", "state", "pid", "node", "address", "incarnation", "shards",
                     "bytes_used", "bytes_max"):  # fmt: skip
@@ -512,6 +517,70 @@ def test_with_k_plus_1_voters_lost_every_verb_says_what_the_namespace_needs(
 
 
 # The event log.
+
+
+REPAIR = {"state": "idle", "stripes_left": 0, "bytes_left": 0, "bytes_done": 0,
+          "bytes_per_s": 0, "eta_s": None, "waiting": 0, "unprotectable": 0, "lost": 0}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("news", "lines"),
+    [
+        ({}, []),
+        (
+            {"state": "rebuilding", "stripes_left": 3, "bytes_left": 3 * MIB},
+            ["repair: rebuilding, 3 stripes and 3.0 MiB left, 0 B/s"],
+        ),
+        (
+            {"state": "reshaping", "stripes_left": 3, "bytes_left": 3 * MIB,
+             "bytes_per_s": 2 * MIB, "eta_s": 1.5, "lost": 2},
+            [
+                "repair: reshaping, 3 stripes and 3.0 MiB left, 2.0 MiB/s, about 1.5 s",
+                "repair: 2 stripes are lost: too few of their shards are left",
+            ],
+        ),
+        ({"waiting": 4}, ["repair: 4 stripes wait for agents that may come back"]),
+        ({"unprotectable": 4}, ["repair: 4 stripes cannot be protected: no agent has room"]),
+    ],
+)  # fmt: skip
+def test_status_tells_of_repair_while_there_is_something_to_tell(
+    news: dict[str, Any], lines: list[str]
+) -> None:
+    assert repair_lines(REPAIR | news) == lines
+
+
+# Maintenance.
+
+
+def test_an_agent_is_drained_and_taken_into_service_again(
+    cli: Cli, shared: LocalCluster, store: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_bytes(content(MIB))
+    for n in range(4):
+        cli("put", tmp_path / "a", f"{store}/{n}")
+    drained = cli("drain", "agent-1", "--json")
+    assert drained.json == {
+        "slot": "agent-1", "draining": True, "changed": True, "shards_left": 0,
+    }  # fmt: skip
+    assert "draining: agent-1" in cli("status").text
+    assert not any(
+        place.slot == 1
+        for n in range(4)
+        for stripe in stripes_of(shared, f"{store}/{n}")
+        for place in stripe.places
+    )
+    refused = cli("drain", "2")
+    assert refused.status == exits.TOO_FEW_AGENTS
+    assert "1 agents would be left" in refused.err
+    assert "takes shards again" in cli("drain", "1", "--undo").text
+    assert cli("drain", "1", "--undo", "--json").json["changed"] is False
+    assert "agent-1 drains" in cli("log").text
+
+
+def test_a_restart_names_slots_or_is_rolling(cli: Cli, store: str) -> None:
+    for arguments in ([], ["1", "--rolling"]):
+        assert cli("restart", *arguments).status == exits.USAGE
+    assert "lives and ends in the process" in cli("restart", "1").err
 
 
 def test_log_tells_what_happened(cli: Cli, store: str, tmp_path: Path) -> None:

@@ -25,12 +25,12 @@ import pytest
 from diskless.client import connect
 from diskless.client import descriptor as descriptors
 from diskless.client.attempts import Attempts
-from diskless.client.caller import Caller
+from diskless.client.caller import SEQUENCES_MAX, Caller
 from diskless.client.client import Client
 from diskless.client.connection import Connection
 from diskless.client.descriptor import Descriptor, parse_uri, resolve
 from diskless.client.files import Writer, read_bytes
-from diskless.client.routes import SKIP_S_MAX, SKIP_S_MIN, Routes
+from diskless.client.routes import HINDERED_S, SKIP_S_MAX, SKIP_S_MIN, Routes
 from diskless.client.upload import UNSEALED_BYTES_MAX, Upload
 from diskless.config import KIB, MIB
 from diskless.errors import (
@@ -157,6 +157,15 @@ def test_an_agent_on_this_host_is_preferred_and_one_that_failed_is_passed_over()
     routes.failed(peers[1], 0.0)
     assert routes.pick(bulk=True, now=SKIP_S_MIN / 2).slot != 1
     assert routes.pick(bulk=True, now=SKIP_S_MIN * 2).slot == 1
+
+
+def test_an_agent_that_cannot_help_for_now_is_passed_over_for_a_moment():
+    peers = [Peer(slot, f"h:{slot}", "", "h", True) for slot in range(2)]
+    routes = Routes(peers, salt="")
+    first = routes.pick(bulk=False, now=0.0)
+    routes.hindered(first, 0.0)
+    assert routes.pick(bulk=False, now=HINDERED_S / 2) != first
+    assert routes.pick(bulk=False, now=HINDERED_S) == first
 
 
 def test_an_agent_that_fails_again_and_again_is_passed_over_for_longer_until_it_works():
@@ -497,6 +506,20 @@ def test_many_threads_share_a_client(cluster, client):
     assert errors == []
     assert len(cluster.state.answers) == 160
     assert len({session for session, _ in cluster.state.answers}) == 1
+
+
+def test_a_mutation_that_is_repeated_for_long_does_not_fall_out_of_its_session(cluster, client):
+    """Others of the same client go on meanwhile, beyond what agents remember of a session."""
+    caller = client._caller
+    attempts = caller.attempts("a slow one")
+    slow = caller.ticket(attempts)
+    sessions = {caller.ticket(attempts).session for _ in range(SEQUENCES_MAX)}
+    assert sessions == {slow.session}
+    later = [caller.ticket(attempts) for _ in range(3)]
+    assert slow.session not in {ticket.session for ticket in later}
+    del slow, later
+    last = caller.ticket(attempts).session
+    assert {caller.ticket(attempts).session for _ in range(2 * SEQUENCES_MAX)} == {last}
 
 
 def in_child(work: Callable[[], None]) -> None:

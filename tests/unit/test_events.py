@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from diskless.errors import AlreadyExists
-from diskless.model import Event, Stripe
+from diskless.model import Event, Place, Stripe
 from diskless.namespace import commands as c
 from diskless.namespace.events import EVENTS_MAX, TEXT_CHARS_MAX, EventLog
 from diskless.namespace.replication import NamespaceMachine
@@ -52,6 +52,20 @@ def noted(command: c.Command, *results: c.Result) -> list[Event]:
             "move",
             "moved 12 files into 1 stripe",
         ),
+        (
+            c.MoveShards((c.ShardMove("a", 0, ((1, Place(2, 3)), (4, Place(5, 1)))),)),
+            c.Done(1),
+            "repair",
+            "moved 2 shards of 1 stripe",
+        ),
+        (
+            c.MoveShards((c.ShardMove("a", 0, ()), c.ShardMove("b", 0, ()))),
+            c.Done(1),
+            "repair",
+            "moved 0 shards of 2 stripes, 1 refused",
+        ),
+        (c.Drain(2, True), c.Done(), "drain", "agent-2 drains"),
+        (c.Drain(2, False), c.Done(), "drain", "agent-2 drains no more"),
         (c.Reap(("a", "b", "c")), c.Done(), "reap", "reaped 3 stripes"),
         (c.Fence(2, 3, 40), c.Done(), "fence", "fence agent-2 incarnation 3 below stripe 40"),
         (

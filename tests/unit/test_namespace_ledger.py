@@ -4,12 +4,20 @@ import pytest
 from msgspec.structs import replace
 
 from diskless.errors import BadRequest, NotFound, StaleShards, UploadLost
-from diskless.model import Extent, Place, Stripe, StripeId
+from diskless.model import Extent, HeldShard, Place, Stripe, StripeId
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.ledger import Verdict, stored_bytes
 from diskless.namespace.state import BOOTS_PER_SLOT_MAX, DEMOTE_BYTES_MIN
-from tests.unit.test_namespace_world import World, agent_up, dump, file_in, inline_file
+from tests.unit.test_namespace_world import (
+    DATA_SHARDS,
+    PARITY_SHARDS,
+    World,
+    agent_up,
+    dump,
+    file_in,
+    inline_file,
+)
 
 LARGE = b"z" * (DEMOTE_BYTES_MIN + 1)
 
@@ -28,7 +36,12 @@ def live(world: World) -> dict[str, int]:
 
 
 def verdicts(world: World, *stripes: str) -> list[Verdict]:
-    found: list[Verdict] = q.answer(world.state, q.Review(stripes))
+    """On shard 0 of each, on the first agent, as new stripes have it."""
+    return judged(world, Place(0, 1), *(HeldShard(stripe, 0, 0) for stripe in stripes))
+
+
+def judged(world: World, at: Place, *shards: HeldShard) -> list[Verdict]:
+    found: list[Verdict] = q.answer(world.state, q.Review(at, shards))
     return found
 
 
@@ -563,6 +576,118 @@ def test_a_move_that_would_change_a_files_bytes_is_not_done(
 # The wire
 
 
+# Shards that move
+
+
+def moved(world: World, stripe: Stripe, version: int, *places: tuple[int, Place]) -> c.Done:
+    return world.do(c.MoveShards((c.ShardMove(stripe.id, version, places),)))
+
+
+@pytest.fixture
+def spread_world() -> World:
+    """With agents beyond those that new stripes lie on."""
+    return World(agents=DATA_SHARDS + PARITY_SHARDS + 2)
+
+
+LAST = DATA_SHARDS + PARITY_SHARDS
+SPARE = Place(LAST, 1)
+
+
+def test_a_move_changes_where_shards_are_and_nothing_else(spread_world: World) -> None:
+    world, stripe = spread_world, spread_world.stripe()
+    world.put_in("/a", stripe)
+    before = world.state.ledger.stored_bytes
+    assert moved(world, stripe, 0, (1, SPARE)) == c.Done(1)
+    after = world.state.ledger.get(stripe.id)
+    assert after.places == (stripe.places[0], SPARE, *stripe.places[2:])
+    assert after == replace(stripe, places=after.places, version=1)
+    assert world.state.ledger.stored_bytes == before
+
+
+def test_of_two_moves_of_one_version_only_the_first_is_made(spread_world: World) -> None:
+    world, stripe = spread_world, spread_world.stripe()
+    world.put_in("/a", stripe)
+    assert moved(world, stripe, 0, (1, SPARE)).changed
+    assert not moved(world, stripe, 0, (2, Place(LAST + 1, 1))).changed
+    assert moved(world, stripe, 1, (2, Place(LAST + 1, 1))).changed
+
+
+@pytest.mark.parametrize(
+    "place",
+    [Place(0, 1), Place(LAST, 2), Place(LAST + 1, 1), Place(LAST + 9, 1)],
+    ids=["on an agent that has another", "another life", "down", "unknown"],
+)
+def test_a_move_to_where_a_shard_cannot_count_is_refused(spread_world: World, place: Place) -> None:
+    world, stripe = spread_world, spread_world.stripe()
+    world.put_in("/a", stripe)
+    world.do(c.AgentDown(LAST + 1, 1))
+    assert moved(world, stripe, 0, (1, place)) == c.Done(0, changed=False)
+    assert moved(world, stripe, 0, (len(stripe.places), SPARE)) == c.Done(0, changed=False)
+    assert world.state.ledger.get(stripe.id) == stripe
+
+
+def test_a_move_of_a_stripe_that_is_gone_is_refused(spread_world: World) -> None:
+    world, stripe = spread_world, spread_world.stripe()
+    assert not moved(world, stripe, 0, (1, SPARE)).changed
+    world.put_in("/a", stripe)
+    world.delete("/a")
+    world.do(c.Reap((stripe.id,)))
+    assert not moved(world, stripe, 0, (1, SPARE)).changed
+
+
+def test_a_shard_is_dropped_only_when_no_move_can_name_it_any_more(spread_world: World) -> None:
+    """The new one waits for the move it was stored for, the old one goes with it."""
+    world, stripe = spread_world, spread_world.stripe()
+    world.put_in("/a", stripe)
+    old, new = HeldShard(stripe.id, 1, 0), HeldShard(stripe.id, 1, 1)
+    assert judged(world, stripe.places[1], old) == [Verdict.KEEP]
+    assert judged(world, SPARE, new) == [Verdict.UNDECIDED]
+    moved(world, stripe, 0, (1, SPARE))
+    assert judged(world, stripe.places[1], old) == [Verdict.DROP]
+    assert judged(world, SPARE, new) == [Verdict.KEEP]
+    stored_in_vain = HeldShard(stripe.id, 2, 1)
+    assert judged(world, Place(LAST + 1, 1), stored_in_vain) == [Verdict.DROP]
+
+
+def test_an_empty_move_ends_those_that_are_under_way(spread_world: World) -> None:
+    world, stripe = spread_world, spread_world.stripe()
+    world.put_in("/a", stripe)
+    left_behind = HeldShard(stripe.id, 1, 1)
+    assert judged(world, SPARE, left_behind) == [Verdict.UNDECIDED]
+    assert moved(world, stripe, 0).changed
+    assert judged(world, SPARE, left_behind) == [Verdict.DROP]
+    assert not moved(world, stripe, 0, (1, SPARE)).changed
+
+
+def test_a_shard_that_a_writer_stored_on_one_agent_too_many_is_dropped(world: World) -> None:
+    stripe = world.stripe()
+    world.put_in("/a", stripe)
+    assert judged(world, Place(88, 1), HeldShard(stripe.id, 1, 0)) == [Verdict.DROP]
+
+
+def test_a_drained_agent_stays_so_through_its_lives_until_that_is_over(world: World) -> None:
+    version = world.state.roster_version
+    assert world.do(c.Drain(1, True)).changed
+    assert not world.do(c.Drain(1, True)).changed
+    assert world.state.roster_version == version + 1
+    world.do(c.AgentDown(1, 1))
+    world.do(agent_up(1, "second"))
+    assert world.state.agents[1].draining
+    world.do(c.Drain(1, False))
+    assert not world.state.agents[1].draining
+    assert world.refusal(c.Drain(88, True)) is BadRequest
+
+
+def test_an_agent_is_down_since_the_command_that_said_so(world: World) -> None:
+    world.now_ms = 5000
+    world.do(c.AgentDown(1, 1))
+    world.now_ms = 9000
+    world.do(c.AgentDown(1, 1))
+    assert world.state.agents[1].down_ms == 5000
+    world.do(agent_up(1))
+    assert (world.state.agents[1].up, world.state.agents[1].down_ms) == (True, 0)
+
+
 def example_commands(world: World) -> list[c.Command]:
     stripe = world.stripe()
     put = world.put_of(inline_file("/ä/b", b"\0\xff"), file_in("/c", Extent(stripe.id, 0, 100)))
@@ -574,10 +699,12 @@ def example_commands(world: World) -> list[c.Command]:
         world.rename_of("/d", "/e", overwrite=True),
         world.delete_of("/e", recursive=True),
         c.Relocate((stripe,), (c.Move(1, 0, (Extent(stripe.id, 0, 2),)),)),
+        c.MoveShards((c.ShardMove(stripe.id, 0, ((1, Place(4, 1)),)),)),
         c.Fence(0, 1, 2**62),
         c.Reap((stripe.id,)),
         agent_up(3, "boot"),
         c.AgentDown(3, 1),
+        c.Drain(3, True),
     ]
 
 
@@ -600,7 +727,7 @@ def test_every_answer_survives_the_wire(world: World) -> None:
         q.Open("/d/b"),
         q.Locate((stripe.id,)),
         q.Summarize("/"),
-        q.Review((stripe.id, "0.1.99")),
+        q.Review(Place(0, 1), (HeldShard(stripe.id, 0, 0), HeldShard("0.1.99", 2, 1))),
     ]:
         assert q.decode(q.encode(query)) == query
         answer = q.answer(world.state, query)

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from msgspec.structs import replace
 
 from diskless.errors import (
     AlreadyExists,
@@ -33,7 +34,7 @@ from diskless.errors import (
     StaleShards,
     UploadLost,
 )
-from diskless.model import Extent, FileRecord, Place, Stripe, StripeId
+from diskless.model import Extent, FileRecord, HeldShard, Place, Stripe, StripeId
 from diskless.namespace import commands as c
 from diskless.namespace.ledger import Verdict, stored_bytes
 from diskless.namespace.state import DEMOTE_BYTES_MIN, NamespaceState
@@ -358,9 +359,11 @@ class NamespaceMachine(RuleBasedStateMachine):
         fenced = who.counter < self.fences[who.slot, who.incarnation]
         if fenced or stripe.id in self.reaped():
             errors.add(UploadLost)
+        known = self.state.ledger.entries.get(stripe.id)
+        places = known.stripe.places if known is not None else stripe.places
         if any(
             place.incarnation != self.lives[place.slot] or not self.up[place.slot]
-            for place in stripe.places
+            for place in places
         ):
             errors.add(StaleShards)
         return errors
@@ -436,6 +439,42 @@ class NamespaceMachine(RuleBasedStateMachine):
         assert self.apply(command) == (c.Done(0, changed=False),)
         assert dump(self.state) == before
 
+    @precondition(lambda self: self.state.ledger.entries)
+    @rule(data=st.data(), late=st.booleans())
+    def move_shards(self, data: st.DataObject, late: bool) -> None:
+        """Any shards to any lives of any agents: it moves all of them, or refuses."""
+        entry = data.draw(st.sampled_from(list(self.state.ledger.entries.values())))
+        before, total = entry.stripe, len(entry.stripe.places)
+        chosen = data.draw(
+            st.dictionaries(
+                st.integers(0, total),
+                st.builds(Place, st.integers(0, AGENTS), st.integers(1, 3)),
+                max_size=3,
+            )
+        )
+        version = before.version - late
+        result = self.apply(c.MoveShards((c.ShardMove(before.id, version, tuple(chosen.items())),)))
+        places = [chosen.get(index, place) for index, place in enumerate(before.places)]
+        allowed = (
+            not late
+            and all(index < total for index in chosen)
+            and all(self.up.get(p.slot) and self.lives[p.slot] == p.incarnation
+                    for p in chosen.values())
+            and len({place.slot for place in places}) == total
+        )  # fmt: skip
+        assert result == (c.Done(int(allowed), changed=allowed),)
+        if allowed:
+            assert entry.stripe == replace(before, places=tuple(places), version=version + 1)
+        else:
+            assert entry.stripe == before
+
+    @rule(slot=st.integers(0, AGENTS), draining=st.booleans())
+    def drain(self, slot: int, draining: bool) -> None:
+        (result,) = self.apply(c.Drain(slot, draining))
+        assert isinstance(result, c.Done) == (slot in self.lives)
+        if slot in self.lives:
+            assert self.state.agents[slot].draining == draining
+
     @rule(data=st.data())
     def reap(self, data: st.DataObject) -> None:
         named = [stripe.id for stripe in self.offered]
@@ -450,9 +489,11 @@ class NamespaceMachine(RuleBasedStateMachine):
         self.fences[who] = max(self.fences[who], below)
         assert self.state.ledger.fences[who] == self.fences[who]
         for stripe in self.offered:
-            verdict = self.state.ledger.verdict(stripe.id)
-            if stripe.id in self.state.ledger.entries:
-                assert verdict is Verdict.KEEP
+            verdict = self.state.ledger.verdict(HeldShard(stripe.id, 0, 0), stripe.places[0])
+            entry = self.state.ledger.entries.get(stripe.id)
+            if entry is not None:
+                moved = entry.stripe.places[0] != stripe.places[0]
+                assert verdict is (Verdict.DROP if moved else Verdict.KEEP)
             elif UploadLost in self.errors_of_stripe(stripe):
                 assert verdict is Verdict.DROP
             else:

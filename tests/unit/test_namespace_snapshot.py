@@ -40,6 +40,11 @@ def busy_state(commands: int) -> NamespaceState:
             command = c.Rename(session, number, path, f"/d{rng.randrange(9)}/g{number}", False)
         elif luck < 0.95:
             command = c.Mkdirs(session, number, f"/d{rng.randrange(9)}/e{number}")
+        elif luck < 0.97 and state.ledger.entries:
+            stripe = rng.choice(list(state.ledger.entries.values())).stripe
+            command = c.MoveShards((c.ShardMove(stripe.id, stripe.version, ()),))
+        elif luck < 0.975:
+            command = c.Drain(rng.randrange(4), rng.random() < 0.5)
         elif state.ledger.freed_ms:
             command = c.Reap((next(iter(state.ledger.freed_ms)),))
         else:

@@ -1,9 +1,11 @@
 package io.diskless.spark
 
+import java.io.IOException
 import java.lang.management.ManagementFactory
 import java.nio.ByteBuffer
 import java.util.UUID
-import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedDeque, TimeUnit}
+import java.util.concurrent.{
+  CompletableFuture, ConcurrentHashMap, ConcurrentLinkedDeque, TimeUnit}
 import java.util.concurrent.atomic.AtomicBoolean
 
 import com.fasterxml.jackson.databind.node.ObjectNode
@@ -86,6 +88,13 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
     }
   }
 
+  /** Returns when one of the requests has been answered or refused, or has failed. */
+  def awaitAny(connection: Connection, requests: Seq[Request], deadline: Deadline): Unit = {
+    val began = System.nanoTime()
+    val any = CompletableFuture.anyOf(requests.map(_.reply.handle[Unit]((_, _) => ())): _*)
+    if (deadline.await(any).isEmpty) throw silent(connection, began)
+  }
+
   /** A connection that all threads share. Throws Unavailable, Unauthorized or NoCluster. */
   def take(bulk: Boolean, deadline: Deadline): Connection = {
     val peer = pick(bulk)
@@ -105,7 +114,16 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
       found.close("was idle")
       found = idle.poll()
     }
-    Option(found).getOrElse(enter(knock(peer), deadline))
+    if (found != null) found
+    else {
+      val door = knock(peer)
+      try enter(door, deadline)
+      catch {
+        case error: IOException => // An interrupt too: nobody else knows this door.
+          door.close("is not waited for")
+          throw error
+      }
+    }
   }
 
   def giveBack(connection: Connection): Unit =
@@ -188,13 +206,12 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
     if (refreshing.compareAndSet(false, true)) {
       val request = Caller.request(Kind.Roster, Messages.meta(), Nil)
       request.reply.whenComplete { (reply, _) =>
-        if (reply != null) {
+        try if (reply != null) {
           routes.replace(Messages.peers(reply.json.path("agents")), connection.roster)
           forgetDeparted()
-        }
-        refreshing.set(false)
+        } finally refreshing.set(false)
       }
-      connection.send(request, new Deadline("roster", System.nanoTime() + ConnectNanos))
+      if (!connection.post(request)) refreshing.set(false)
     }
 
   private def forgetDeparted(): Unit = {

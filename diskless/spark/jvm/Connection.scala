@@ -49,6 +49,7 @@ private[spark] final class Connection(
   private var number = 0L
   private val underWay = mutable.LongMap.empty[Request]
   private val outgoing = new ArrayDeque[ByteBuffer]
+  private val staged = ByteBuffer.allocateDirect(StageBytes).flip()
   private val received = ByteBuffer.allocate(ReceiveBytes).flip()
   private var incoming: Incoming = _
 
@@ -64,8 +65,12 @@ private[spark] final class Connection(
     handOver(request)
   }
 
-  /** Hands over a request whose answer nobody waits for, if that is possible at once. */
-  def post(request: Request): Unit = if (permits.tryAcquire()) handOver(request)
+  /** Hands over a request whose answer nobody waits for, if it can be done at once. */
+  def post(request: Request): Boolean = {
+    val free = permits.tryAcquire()
+    if (free) handOver(request)
+    free
+  }
 
   private def handOver(request: Request): Unit = {
     request.reply.whenComplete((_, _) => permits.release())
@@ -106,7 +111,7 @@ private[spark] final class Connection(
 
   private def transmit(request: Request): Unit =
     if (lost != null) request.reply.completeExceptionally(lost)
-    else if (!request.reply.isDone) guarded {
+    else guarded {
       number += 1
       val payloadBytes = request.payload.map(_.remaining).sum
       underWay.update(number, request)
@@ -117,16 +122,28 @@ private[spark] final class Connection(
 
   private def flush(): Unit = {
     var blocked = false
-    while (!blocked && !outgoing.isEmpty) {
-      val parts = new Array[ByteBuffer](math.min(outgoing.size, GatherMax))
-      val waiting = outgoing.iterator
-      parts.indices.foreach(n => parts(n) = waiting.next())
-      channel.write(parts)
-      while (!outgoing.isEmpty && !outgoing.peek.hasRemaining) outgoing.poll()
-      blocked = parts.exists(_.hasRemaining)
+    while (!blocked && (staged.hasRemaining || !outgoing.isEmpty)) {
+      if (!staged.hasRemaining) stage()
+      channel.write(staged)
+      blocked = staged.hasRemaining
     }
     val interest = SelectionKey.OP_READ | (if (blocked) SelectionKey.OP_WRITE else 0)
     if (key.interestOps != interest) key.interestOps(interest)
+  }
+
+  /** The JDK copies all that it is given at every write, however little the socket takes; so
+    * it is given little, from memory that it need not copy again.
+    */
+  private def stage(): Unit = {
+    staged.clear()
+    while (staged.hasRemaining && !outgoing.isEmpty) {
+      val part = outgoing.peek
+      val count = math.min(part.remaining, staged.remaining)
+      staged.put(part.slice(part.position(), count))
+      part.position(part.position() + count)
+      if (!part.hasRemaining) outgoing.poll()
+    }
+    staged.flip()
   }
 
   /** Takes what has come, but not for so long that other connections starve. */
@@ -211,7 +228,7 @@ private[spark] object Connection {
   private val RequestsMax = 256
   private val ReceiveBytes = 64 << 10
   private val ReadsPerTurn = 16
-  private val GatherMax = 64
+  private val StageBytes = 128 << 10
 
   private def describe(error: Throwable): String =
     Option(error.getMessage).getOrElse(error.getClass.getSimpleName)

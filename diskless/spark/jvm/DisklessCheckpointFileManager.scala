@@ -3,7 +3,6 @@ package io.diskless.spark
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileStatus, FileSystem, FSDataInputStream, Path, PathFilter}
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
-import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
 
 /** Spark's door to checkpoints: a file is one command at its close, with no temporary name.
   *
@@ -12,6 +11,8 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
   */
 class DisklessCheckpointFileManager(path: Path, conf: Configuration)
     extends CheckpointFileManager {
+  import CheckpointFileManager.CancellableFSDataOutputStream
+
   private val manager: CheckpointFileManager = {
     val scheme = Option(path.toUri.getScheme).getOrElse(FileSystem.getDefaultUri(conf).getScheme)
     if (scheme == Descriptor.Scheme) new AtomicFiles(path, conf)
@@ -51,6 +52,8 @@ private[spark] object DisklessCheckpointFileManager {
 /** Checkpoint files in diskless. */
 private[spark] final class AtomicFiles(path: Path, conf: Configuration)
     extends CheckpointFileManager {
+  import CheckpointFileManager.CancellableFSDataOutputStream
+
   private val files = path.getFileSystem(conf).asInstanceOf[DisklessFileSystem]
 
   /** Throws FileAlreadyExistsException on closing, if it may not replace what is there. */

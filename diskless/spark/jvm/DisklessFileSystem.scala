@@ -1,6 +1,6 @@
 package io.diskless.spark
 
-import java.io.{FileNotFoundException, IOException}
+import java.io.FileNotFoundException
 import java.net.URI
 import java.util.EnumSet
 

@@ -1,6 +1,5 @@
 package io.diskless.spark
 
-import java.io.FileNotFoundException
 import java.net.URI
 import java.util.EnumSet
 

@@ -17,6 +17,7 @@ private[spark] final class Door(
     val peer: Peer, cluster: String, secret: String, label: String,
     onLost: Peer => Unit, onGreeted: (Connection, Welcome) => Unit) {
   @volatile private var current: Connection = _
+  @volatile private var closed = false
 
   /** Fails with Unavailable or Unauthorized. */
   val greeted: CompletableFuture[Connection] = {
@@ -38,6 +39,7 @@ private[spark] final class Door(
     !greeted.isCompletedExceptionally && (current == null || current.usable || !greeted.isDone)
 
   def close(why: String): Unit = {
+    closed = true
     greeted.completeExceptionally(Errors.unavailable(s"$peer: $why"))
     if (current != null) current.close(why)
   }
@@ -49,7 +51,10 @@ private[spark] final class Door(
     val request = new Request(Kind.Hello, Messages.encode(hello), Nil)
     connection.send(request, new Deadline("hello", System.nanoTime() + SECONDS.toNanos(3)))
     request.reply.handle[Connection] { (reply, error) =>
-      val failure = if (error != null) refused(error) else check(connection, reply)
+      val failure =
+        if (error != null) refused(error)
+        else if (closed) Some(Errors.unavailable(s"$peer greeted too late"))
+        else check(connection, reply)
       failure.foreach { why =>
         connection.close(why.getMessage)
         throw new CompletionException(why)

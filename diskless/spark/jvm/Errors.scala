@@ -9,7 +9,10 @@ import org.apache.hadoop.security.AccessControlException
 /** An agent's refusal, or that none could be asked. `reason` is a class of diskless.errors. */
 class DisklessException(
     val reason: String, message: String, val retryable: Boolean, cause: Throwable = null)
-    extends IOException(message, cause)
+    extends IOException(message, cause) {
+  /** What a user sees of a failed query. */
+  override def toString: String = s"${getClass.getName}: $reason: $getMessage"
+}
 
 private[spark] object Errors {
   val AlreadyExists = "AlreadyExists"

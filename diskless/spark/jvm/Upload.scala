@@ -83,6 +83,8 @@ private[spark] final class Upload(caller: Caller, what: String) {
 
   private def sendUnsent(tries: Attempts): Unit = {
     if (connection == null) begin(tries)
+    // The sooner it is known what is sealed, the less is kept, and sent again if need be.
+    while (underWay.nonEmpty && underWay.front.reply.isDone) receive(tries)
     var offset = sealedBytes
     for (chunk <- unsealed) {
       val end = offset + chunk.remaining
@@ -100,9 +102,14 @@ private[spark] final class Upload(caller: Caller, what: String) {
     meta.put("upload", number).put("offset", size)
     val payload = if (tail.hasRemaining) Seq(tail) else Nil
     send(Kind.Commit, meta, payload, tries)
-    // The answers to what was written before tell what is sealed, should the commit fail.
-    while (underWay.size > 1) receive(tries)
-    caller.await(connection, underWay.dequeue(), tries.deadline)
+    // What is sealed matters until the commit is answered, and then not any more: the answer
+    // to a `write` may come after that.
+    val commit = underWay.last
+    while (!commit.reply.isDone && (underWay.front ne commit)) {
+      caller.awaitAny(connection, Seq(underWay.front, commit), tries.deadline)
+      if (underWay.front.reply.isDone) receive(tries)
+    }
+    caller.await(connection, commit, tries.deadline)
   }
 
   private def begin(tries: Attempts): Unit = {

@@ -79,8 +79,8 @@ class DirectorySuite extends Suite {
     val wanted = (0 until many).map(n => f"f$n%05d")
     Check.equal(env.names(env.path("d")), wanted)
     val pages = env.fs.listStatusIterator(env.path("d"))
-    Check.equal(Iterator.continually(pages).takeWhile(_.hasNext).map(_.next().getPath.getName).toSeq,
-      wanted)
+    val found = Iterator.continually(pages).takeWhile(_.hasNext).map(_.next().getPath.getName)
+    Check.equal(found.toSeq, wanted)
     Check.throws[NoSuchElementException](pages.next())
     Check.equal(env.fs.globStatus(env.path("d/f0100*")).map(_.getPath.getName).toSeq,
       wanted.slice(1000, 1010))

@@ -4,7 +4,7 @@ import java.io.{FileNotFoundException, IOException}
 import java.util.EnumSet
 
 import org.apache.hadoop.fs.{
-  CreateFlag, FileAlreadyExistsException, FileContext, ParentNotDirectoryException, Path}
+  CreateFlag, FileAlreadyExistsException, FileContext, ParentNotDirectoryException}
 import org.apache.hadoop.fs.Options.Rename
 import org.apache.hadoop.fs.permission.FsPermission
 

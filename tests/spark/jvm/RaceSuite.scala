@@ -1,6 +1,6 @@
 package io.diskless.spark
 
-import java.io.{FileNotFoundException, InterruptedIOException}
+import java.io.InterruptedIOException
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.atomic.{AtomicBoolean, AtomicInteger}
 

@@ -193,7 +193,8 @@ class ReadSuite extends Suite {
     }
   }
 
-  private def withFile(env: Env, size: Int)(body: (FSDataInputStream, Array[Byte]) => Unit): Unit = {
+  private def withFile(env: Env, size: Int)(
+      body: (FSDataInputStream, Array[Byte]) => Unit): Unit = {
     val data = Bytes.random(size)
     env.write(env.path("f"), data, overwrite = true)
     val in = env.fs.open(env.path("f"))

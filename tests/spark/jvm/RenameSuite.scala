@@ -1,8 +1,6 @@
 package io.diskless.spark
 
-import java.io.{FileNotFoundException, IOException}
-
-import org.apache.hadoop.fs.{FileAlreadyExistsException, Path}
+import org.apache.hadoop.fs.Path
 
 /** FileSystem.rename with two arguments, as HDFS does it. */
 class RenameSuite extends Suite {
@@ -71,8 +69,9 @@ class RenameSuite extends Suite {
   }
 
   test("the committer's dance ends with the tasks' files in place") { env =>
-    for (task <- 0 until 3) env.write(env.path(s"out/_temporary/0/task$task/p$task"), Bytes.random(9))
-    for (task <- env.fs.listStatus(env.path("out/_temporary/0")); file <- env.fs.listStatus(task.getPath)) {
+    val pending = env.path("out/_temporary/0")
+    for (n <- 0 until 3) env.write(new Path(pending, s"task$n/p$n"), Bytes.random(9))
+    for (task <- env.fs.listStatus(pending); file <- env.fs.listStatus(task.getPath)) {
       Check.that(env.fs.rename(file.getPath, env.path(s"out/${file.getPath.getName}")))
     }
     Check.that(env.fs.delete(env.path("out/_temporary"), true))

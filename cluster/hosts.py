@@ -1,0 +1,322 @@
+"""Several hosts on one machine: what launch.py does on real ones, on network namespaces.
+
+    python cluster/hosts.py up --hosts 5        # five hosts, each with Ray, Spark and an agent
+    python cluster/hosts.py exec 2 -- diskless status
+    python cluster/hosts.py cut 4               # its cable is pulled ...
+    python cluster/hosts.py join 4              # ... and put back
+    python cluster/hosts.py kill 3 4            # every process on two hosts, at once
+    python cluster/hosts.py down
+
+A host has an address, a name and a /run of its own, so that nothing but its cable connects it
+with the others; disks are shared, as if by NFS. Host 1 is the head: Ray's head and Spark's
+master are there. Needs root, and a kernel that has namespaces and bridges.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import click
+import msgspec
+from msgspec import Struct
+
+from diskless.errors import BadRequest, DisklessError, LaunchFailed
+from diskless.launch import sessions
+from diskless.launch.record import Session
+
+BRIDGE = "dskbr"
+NETWORK = "10.77.0"
+OUTSIDE = f"{NETWORK}.254"
+"""This machine's own address on the bridge."""
+RUN = "/run/dsk"
+"""Each host has its own here: sockets of agents and Ray's files."""
+HOSTS_MAX = 24
+LAUNCH = Path(__file__).with_name("launch.py")
+POLL_S = 0.05
+KILL_TIMEOUT_S = 10.0
+
+
+class Plan(Struct, frozen=True):
+    """What `up` was told, for the other commands."""
+
+    hosts: int
+    directory: str
+
+
+class Host:
+    """One of the hosts: an anchor process keeps its namespaces."""
+
+    def __init__(self, number: int, directory: Path) -> None:
+        self.number = number
+        self.name = f"dsk-{number}"
+        self.address = f"{NETWORK}.{number}"
+        self.state = directory / self.name
+        self._anchor = directory / f"{self.name}.anchor"
+
+    @property
+    def cable(self) -> str:
+        return f"dskv{self.number}"
+
+    def make(self) -> None:
+        """The namespaces, and a cable to the bridge."""
+        self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        furnish = f"hostname {self.name} && mount -t tmpfs -o mode=700 {self.name} {RUN}"
+        session = sessions.start(
+            [
+                *("unshare", "--net", "--mount", "--uts", "--propagation", "private"),
+                *("sh", "-c", f"{furnish} && touch {RUN}/ready && exec sleep infinity"),
+            ],
+            env=os.environ,
+            log=self.state / "anchor.log",
+        )
+        self._anchor.write_bytes(msgspec.json.encode(session))
+        if not sessions.wait(lambda: Path(f"/proc/{session.pid}/root{RUN}/ready").exists(), 5.0):
+            raise LaunchFailed(f"{self.name}: {sessions.tail(self.state / 'anchor.log')}")
+        inside = f"{self.cable}i"
+        _ip("link", "add", self.cable, "type", "veth", "peer", "name", inside)
+        _ip("link", "set", inside, "netns", str(session.pid), "name", "eth0")
+        _ip("link", "set", self.cable, "master", BRIDGE, "up")
+        self.run("ip", "link", "set", "lo", "up")
+        self.run("ip", "addr", "add", f"{self.address}/24", "dev", "eth0")
+        self.run("ip", "link", "set", "eth0", "up")
+
+    def command(self, *command: str) -> list[str]:
+        """A command that runs on this host."""
+        enter = ("nsenter", "--target", str(self._session().pid), "--net", "--mount", "--uts")
+        return [*enter, "env", f"TMPDIR={RUN}", *command]
+
+    def run(self, *command: str) -> None:
+        """Raises LaunchFailed, with what it said, if it fails."""
+        done = subprocess.run(self.command(*command), check=False, capture_output=True, text=True)
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
+            raise LaunchFailed(f"{self.name}: {command[0]}: {said[-1]}")
+
+    def launch(self, *arguments: str) -> "subprocess.Popen[str]":
+        """launch.py on this host."""
+        options = ("--config", str(self.state.parent / "cluster.toml"), "--state", str(self.state))
+        return subprocess.Popen(
+            self.command(sys.executable, str(LAUNCH), *options, *arguments),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def cut(self) -> None:
+        _ip("link", "set", self.cable, "down")
+
+    def join(self) -> None:
+        _ip("link", "set", self.cable, "up")
+
+    def processes(self) -> Iterator[int]:
+        """All on this host but the anchor."""
+        anchor = self._session().pid
+        network = os.stat(f"/proc/{anchor}/ns/net").st_ino
+        for entry in os.listdir("/proc"):
+            if entry.isdecimal() and int(entry) != anchor:
+                with suppress(OSError):  # it ended meanwhile
+                    if os.stat(f"/proc/{entry}/ns/net").st_ino == network:
+                        yield int(entry)
+
+    def kill(self) -> int:
+        """SIGKILLs all of them at once, as a power cut would; how many there were."""
+        killed: set[int] = set()
+        end_s = time.monotonic() + KILL_TIMEOUT_S
+        while found := set(self.processes()):
+            for pid in found:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            killed |= found
+            if time.monotonic() > end_s:
+                raise LaunchFailed(f"{self.name}: processes do not end: {sorted(found)}")
+            time.sleep(POLL_S)
+        return len(killed)
+
+    def end(self) -> None:
+        if self._anchor.exists():
+            session = self._session()
+            if sessions.is_alive(session):
+                self.kill()
+                sessions.stop(session)  # the cable goes with its namespace
+            self._anchor.unlink()
+
+    def _session(self) -> Session:
+        if not self._anchor.exists():
+            raise BadRequest(f"host {self.number} is not there: see `hosts.py up --hosts`")
+        return msgspec.json.decode(self._anchor.read_bytes(), type=Session)
+
+
+class Hosts:
+    def __init__(self, plan: Plan) -> None:
+        self.directory = Path(plan.directory)
+        self.all = [Host(number, self.directory) for number in range(1, plan.hosts + 1)]
+
+    def up(self, config: str) -> None:
+        """Raises LaunchFailed; `down` removes what is there by then."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.directory / "cluster.toml").write_text(config)
+        Path(RUN).mkdir(mode=0o700, exist_ok=True)
+        _ip("link", "add", BRIDGE, "type", "bridge")
+        _ip("addr", "add", f"{OUTSIDE}/24", "dev", BRIDGE)
+        _ip("link", "set", BRIDGE, "up")
+        for host in self.all:
+            host.make()
+        head = self.all[0]
+        _finish(head, head.launch("head"))
+        token = head.state / "ray.token"
+        for host in self.all[1:]:
+            (host.state / token.name).write_bytes(token.read_bytes())
+            (host.state / token.name).chmod(0o600)
+        for host in self.all:  # One after the other: they share the machine's cores.
+            _finish(host, host.launch("worker", "--host", host.address))
+        _finish(head, head.launch("agents"))
+
+    def down(self) -> None:
+        for host in self.all:
+            host.end()
+        subprocess.run(["ip", "link", "del", BRIDGE], check=False, capture_output=True)
+
+    def pick(self, numbers: Sequence[int]) -> list[Host]:
+        for number in numbers:
+            if not 1 <= number <= len(self.all):
+                raise BadRequest(f"host {number}: there are hosts 1 to {len(self.all)}")
+        return [self.all[number - 1] for number in numbers]
+
+
+def permitted() -> str:
+    """Why this machine cannot have hosts of its own, or "" if it can."""
+    if os.geteuid():
+        return "network namespaces need root"
+    done = subprocess.run(
+        ["unshare", "--net", "--mount", "--uts", "true"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return f"namespaces are not permitted: {done.stderr.strip()}" if done.returncode else ""
+
+
+def configuration(
+    hosts: int, *, data_shards: int, parity_shards: int, memory: str, name: str
+) -> str:
+    """A cluster.toml for so many hosts: an agent and a Spark worker on each."""
+    return (
+        f'[head]\nhost = "{NETWORK}.1"\n'
+        '[spark]\nworkers = 1\ncores = 1\nmemory = "1g"\n'
+        f'[diskless]\nname = "{name}"\nagents = {hosts}\nmemory = "{memory}"\n'
+        f"data_shards = {data_shards}\nparity_shards = {parity_shards}\n"
+    )
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise LaunchFailed(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+def _finish(host: Host, process: "subprocess.Popen[str]") -> None:
+    assert process.stdout is not None
+    said = ""
+    for said in process.stdout:
+        print(f"{host.name}: {said}", end="", flush=True)
+    if process.wait():
+        raise LaunchFailed(f"{host.name}: {said.strip() or 'launch.py failed'}")
+
+
+# The command line.
+
+_PLAN = Path("/run/dsk-plan.json")
+"""There is one set of hosts on a machine: they share a bridge."""
+
+
+def _load() -> Hosts:
+    if not _PLAN.exists():
+        raise BadRequest("there are no hosts: `hosts.py up --hosts 5` makes some")
+    return Hosts(msgspec.json.decode(_PLAN.read_bytes(), type=Plan))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Hosts on this machine, each with its own address, Ray node, Spark worker and agent."""
+
+
+@main.command()
+@click.option("--hosts", type=click.IntRange(2, HOSTS_MAX), default=5, show_default=True)
+@click.option("-m", "--data-shards", default=2, show_default=True)
+@click.option("-k", "--parity-shards", default=2, show_default=True)
+@click.option("--memory", default="128MiB", show_default=True, help="Of each agent.")
+@click.option("--name", default="hosts", show_default=True, help="Of the diskless cluster.")
+@click.option("--dir", "directory", type=click.Path(path_type=Path), default=Path("/var/tmp/dsk"),
+              show_default=True, help="State and logs of all hosts.")  # fmt: skip
+def up(
+    hosts: int, data_shards: int, parity_shards: int, memory: str, name: str, directory: Path
+) -> None:
+    """Make the hosts, and start Ray, Spark and diskless on them."""
+    if complaint := permitted():
+        raise LaunchFailed(complaint)
+    if _PLAN.exists():
+        raise LaunchFailed("there are hosts already: `hosts.py down` ends them")
+    plan = Plan(hosts=hosts, directory=str(directory.resolve()))
+    _PLAN.write_bytes(msgspec.json.encode(plan))
+    config = configuration(
+        hosts, data_shards=data_shards, parity_shards=parity_shards, memory=memory, name=name
+    )
+    try:
+        Hosts(plan).up(config)
+    except BaseException:
+        Hosts(plan).down()
+        _PLAN.unlink()
+        raise
+
+
+@main.command()
+def down() -> None:
+    """End everything on all hosts, and the hosts."""
+    _load().down()
+    _PLAN.unlink()
+
+
+@main.command("exec", context_settings={"ignore_unknown_options": True})
+@click.argument("number", type=int)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def exec_(number: int, command: tuple[str, ...]) -> None:
+    """Run COMMAND on a host."""
+    (host,) = _load().pick([number])
+    sys.exit(subprocess.run(host.command(*command), check=False).returncode)
+
+
+@main.command()
+@click.argument("numbers", nargs=-1, required=True, type=int)
+def cut(numbers: tuple[int, ...]) -> None:
+    """Pull the cables of hosts."""
+    for host in _load().pick(numbers):
+        host.cut()
+
+
+@main.command()
+@click.argument("numbers", nargs=-1, required=True, type=int)
+def join(numbers: tuple[int, ...]) -> None:
+    """Put the cables of hosts back."""
+    for host in _load().pick(numbers):
+        host.join()
+
+
+@main.command()
+@click.argument("numbers", nargs=-1, required=True, type=int)
+def kill(numbers: tuple[int, ...]) -> None:
+    """SIGKILL every process on hosts: agent, executors, raylet, all at once."""
+    for host in _load().pick(numbers):
+        print(f"{host.name}: {host.kill()} processes killed")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except DisklessError as error:
+        print(f"hosts: {error.reason}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,78 @@
+"""How much of the time repair may take, so that clients hardly notice it.
+
+Repair works in waves. While no client asks for anything the next wave follows at once.
+Otherwise repair pauses after each wave, longer the more it slows the clients' commands
+down: the latest commands are compared with the latest of those that met no wave. Pauses
+go first when clients can bear it, then waves grow.
+"""
+
+from collections import deque
+from statistics import fmean, median
+
+SLOWER_MAX = 3.5
+"""How much longer than without repair commands may take on average; then it gives way.
+Those that meet a wave wait for its end and few others are any slower, so that half of them
+hardly take longer than ever. With 2.5 repair fell behind half the speed of writes."""
+SLOWER_OK = 3.0
+SHARE_MIN = 0.1
+SHARE_MAX = 0.9
+GIVE_WAY = 0.9
+CATCH_UP = 1.05
+COMMANDS = 64
+"""The latest, which count."""
+COMMANDS_ENOUGH = 8
+WAVE_STRIPES = 32
+"""Of a wave while no client is at work."""
+WAVE_STRIPES_BUSY_MIN = 4
+WAVE_STRIPES_BUSY_MAX = 16
+"""Of a wave otherwise: a command that meets it waits for about as long as it takes."""
+PAUSE_S_MIN = 0.002
+PAUSE_S_MAX = 1.0
+
+
+class Pacer:
+    def __init__(self, *, share: float) -> None:
+        """`share` is the part of the time to begin with while clients are at work."""
+        self.share = share
+        self._busy_stripes = WAVE_STRIPES_BUSY_MIN
+        self._working = False
+        self._commands = 0
+        self._all_s: deque[float] = deque(maxlen=COMMANDS)
+        self._calm_s: deque[float] = deque(maxlen=COMMANDS)
+
+    def note_command(self, took_s: float) -> None:
+        """A client's command was committed."""
+        self._commands += 1
+        self._all_s.append(took_s)
+        if not self._working:
+            self._calm_s.append(took_s)
+
+    def wave_stripes(self, *, clients_at_work: bool) -> int:
+        """How many stripes the next wave may have."""
+        return self._busy_stripes if clients_at_work else WAVE_STRIPES
+
+    def wave_begins(self) -> None:
+        self._working = True
+
+    def wave_ends(self, took_s: float, *, clients_at_work: bool) -> float:
+        """How long to pause now. Commands are clients at work, whatever else is."""
+        self._working = False
+        busy = clients_at_work or self._commands > 0
+        self._commands = 0
+        if not busy:
+            return 0.0
+        self._adapt()
+        return min(max(took_s * (1 / self.share - 1), PAUSE_S_MIN), PAUSE_S_MAX)
+
+    def _adapt(self) -> None:
+        if min(len(self._all_s), len(self._calm_s)) < COMMANDS_ENOUGH:
+            return
+        slower = fmean(self._all_s) / max(median(self._calm_s), 1e-6)
+        if slower > SLOWER_MAX and self._busy_stripes > WAVE_STRIPES_BUSY_MIN:
+            self._busy_stripes -= 1
+        elif slower > SLOWER_MAX:
+            self.share = max(self.share * GIVE_WAY, SHARE_MIN)
+        elif slower < SLOWER_OK and self.share < SHARE_MAX:
+            self.share = min(self.share * CATCH_UP, SHARE_MAX)
+        elif slower < SLOWER_OK:
+            self._busy_stripes = min(self._busy_stripes + 1, WAVE_STRIPES_BUSY_MAX)

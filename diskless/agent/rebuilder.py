@@ -1,0 +1,92 @@
+"""A worker's part of a repair: read what is left of a stripe, make what is lost, store it.
+
+Runs on every agent and decides nothing: the leader says which shards, and to whom they
+go. Only the lost shards are made. All that is read here has been verified, and whoever
+stores a shard verifies it again.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from diskless.agent.ports import Rebuilt, ShardPeers
+from diskless.agent.reader import Reader
+from diskless.agent.roster import Roster
+from diskless.agent.shards import ShardStore
+from diskless.checksum import block_checksums, seed
+from diskless.codec import codec_for
+from diskless.errors import DisklessError, Unavailable
+from diskless.model import Place, Stripe, slot_name
+
+REBUILDS_MAX = 8
+"""Stripes that are held in memory here at once; the others wait."""
+
+
+class Rebuilder:
+    def __init__(
+        self, *, roster: Roster, shards: ShardStore, peers: ShardPeers, reader: Reader
+    ) -> None:
+        self._roster = roster
+        self._shards = shards
+        self._peers = peers
+        self._reader = reader
+        self._room = asyncio.Semaphore(REBUILDS_MAX)
+
+    async def rebuild(self, stripe: Stripe, targets: Mapping[int, int]) -> Rebuilt:
+        """Stores the shards `targets` of a stripe on slots, for its next version.
+
+        A target that fails is told of and costs the others nothing. Raises TooFewShards.
+        """
+        async with self._room:
+            made = await self._make(stripe, sorted(targets))
+            outcomes = await asyncio.gather(
+                *(self._store(stripe, index, made[index], slot) for index, slot in targets.items())
+            )
+        done = Rebuilt({}, {})
+        for (index, slot), outcome in zip(targets.items(), outcomes, strict=True):
+            if isinstance(outcome, Place):
+                done.places[index] = outcome
+            else:
+                done.failed[slot] = outcome
+        return done
+
+    async def _make(self, stripe: Stripe, wanted: list[int]) -> dict[int, memoryview]:
+        """Shards of a stripe: copied from who has them, else made from the others."""
+        codec = codec_for(stripe.data_shards, stripe.parity_shards)
+        size = codec.shard_bytes(stripe.payload_bytes)
+        made: dict[int, memoryview] = {}
+        for index in wanted:
+            if self._reader.is_likely(stripe, index):
+                try:
+                    made[index] = await self._reader.fetch(stripe, index, 0, size)
+                except DisklessError as error:
+                    self._reader.note_failure(stripe, index, error)
+        lost = [index for index in wanted if index not in made]
+        if lost:
+            columns = await self._reader.gather(stripe, skip=lost)
+            missing = [index for index in lost if index not in columns]
+            made |= columns | codec.reconstruct(columns, missing)
+        return made
+
+    async def _store(
+        self, stripe: Stripe, index: int, data: memoryview, slot: int
+    ) -> Place | DisklessError:
+        checksums = block_checksums(data, seed=seed(stripe.id, index))
+        version = stripe.version + 1
+        try:
+            if slot == self._roster.slot:
+                life = self._shards.store(stripe.id, index, data, checksums, version=version)
+                return Place(slot, life)
+            agent = self._roster.agents.get(slot)
+            if agent is None or not agent.up:
+                raise Unavailable(f"{slot_name(slot)} is not up")
+            life = await self._peers.store(
+                agent,
+                stripe=stripe.id,
+                index=index,
+                data=data,
+                checksums=checksums,
+                version=version,
+            )
+        except DisklessError as error:
+            return error
+        return Place(slot, life)

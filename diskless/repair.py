@@ -1,0 +1,206 @@
+"""What to repair, in which order, and where to: pure choices over stripes and agents.
+
+Owns the rules for when a shard counts as lost. A shard is *sound* on an agent that is up
+in the life that stored it, *leaving* if that agent is draining, *away* while that agent
+is down but may return with it, and *missing* otherwise: a later life, down for longer
+than the repair delay, or damaged. Nothing here moves anything.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from diskless.errors import TooFewAgents
+from diskless.model import AgentInfo, Place, Stripe
+from diskless.placement import place, stripe_width
+
+ShardName = tuple[str, int]
+"""A stripe's id and a shard's index."""
+
+
+def overdue(agents: Mapping[int, AgentInfo], *, now_ms: int, delay_s: float) -> frozenset[int]:
+    """The slots of agents that have been down for so long that they are given up."""
+    latest_ms = now_ms - 1000 * delay_s
+    return frozenset(
+        slot for slot, agent in agents.items() if not agent.up and agent.down_ms <= latest_ms
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """The agents as a plan takes them to be."""
+
+    agents: Mapping[int, AgentInfo]
+    data_shards: int
+    parity_shards: int
+    gone: Collection[int] = ()
+    """Slots that are down and not expected back; see `overdue`."""
+    damaged: Collection[ShardName] = ()
+    """Shards that their holders know to be corrupt, or do not have."""
+    unfit: Collection[int] = ()
+    """Slots that take no shards now: full, or silent."""
+
+    @cached_property
+    def takers(self) -> list[AgentInfo]:
+        """Agents that a rebuilt shard may go to."""
+        return [
+            agent
+            for agent in self.agents.values()
+            if agent.up and not agent.draining and agent.slot not in self.unfit
+        ]
+
+    @cached_property
+    def width(self) -> int:
+        """How many data shards a new stripe would get; 0 if none can be written."""
+        alive = sum(agent.up and not agent.draining for agent in self.agents.values())
+        try:
+            return stripe_width(
+                data_shards=self.data_shards, parity_shards=self.parity_shards, alive=alive
+            )
+        except TooFewAgents:
+            return 0
+
+    @cached_property
+    def awaits_agents(self) -> bool:
+        """Whether an agent is down that may come back any moment."""
+        return any(not a.up and a.slot not in self.gone for a in self.agents.values())
+
+    @cached_property
+    def _sound_places(self) -> frozenset[Place]:
+        return frozenset(
+            Place(agent.slot, agent.incarnation)
+            for agent in self.agents.values()
+            if agent.up and not agent.draining
+        )
+
+    @cached_property
+    def _damaged_stripes(self) -> frozenset[str]:
+        return frozenset(stripe for stripe, _ in self.damaged)
+
+    def is_well(self, stripe: Stripe) -> bool:
+        """Whether there is nothing to do for a stripe; quick, for most are well."""
+        sound = self._sound_places
+        return (
+            stripe.data_shards >= self.data_shards
+            and stripe.id not in self._damaged_stripes
+            and all(place in sound for place in stripe.places)
+        )
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A stripe's shards, by index, sorted by what has become of them."""
+
+    sound: tuple[int, ...]
+    leaving: tuple[int, ...]
+    away: tuple[int, ...]
+    missing: tuple[int, ...]
+
+    @property
+    def readable(self) -> tuple[int, ...]:
+        return self.sound + self.leaving
+
+
+def diagnose(stripe: Stripe, cluster: Cluster) -> Diagnosis:
+    found: dict[str, list[int]] = {"sound": [], "leaving": [], "away": [], "missing": []}
+    for index, where in enumerate(stripe.places):
+        agent = cluster.agents.get(where.slot)
+        if (
+            agent is None
+            or agent.incarnation != where.incarnation
+            or (stripe.id, index) in cluster.damaged
+        ):
+            kind = "missing"
+        elif agent.up:
+            kind = "leaving" if agent.draining else "sound"
+        else:
+            kind = "missing" if agent.slot in cluster.gone else "away"
+        found[kind].append(index)
+    return Diagnosis(**{kind: tuple(indices) for kind, indices in found.items()})
+
+
+def choose_targets(stripe: Stripe, cluster: Cluster, *, turn: int = 0) -> dict[int, int]:
+    """The slots for the shards that are missing or leaving, as many as there is room for.
+
+    Each on an agent that has no other shard of the stripe, on other hosts than these
+    where there are enough. A damaged shard is replaced where it lies, and an agent that
+    has returned without its shard gets it back: it was well placed there, and a plan that
+    is made again finds what an interrupted one has stored.
+    """
+    shards = diagnose(stripe, cluster)
+    takers = {agent.slot: agent for agent in cluster.takers}
+    targets = {
+        index: stripe.places[index].slot
+        for index in shards.missing
+        if stripe.places[index].slot in takers
+    }
+    kept = [stripe.places[index].slot for index in shards.sound + shards.away]
+    taken = {*kept, *targets.values()}
+    hosts = {cluster.agents[slot].host for slot in taken}
+    free = [agent for slot, agent in takers.items() if slot not in taken]
+    homeless = [index for index in shards.missing + shards.leaving if index not in targets]
+    slots = place(free, count=len(homeless), turn=turn, avoid=hosts)
+    return targets | dict(zip(homeless, slots, strict=False))
+
+
+@dataclass
+class RepairPlan:
+    """What there is to do for the stripes that were added, oldest first."""
+
+    lost: list[str] = field(default_factory=list)
+    """Fewer shards are left than the stripe needs: it cannot be rebuilt."""
+    waiting: list[str] = field(default_factory=list)
+    """Nothing can be done until an agent that is away has come back, or is given up."""
+    stuck: list[str] = field(default_factory=list)
+    """No agent can take the shards, and there is no narrower shape to go to."""
+    _rebuild: list[tuple[int, int, str]] = field(default_factory=list)
+    _reshape: list[tuple[int, int, str]] = field(default_factory=list)
+    _count: int = 0
+
+    def add(self, stripe: Stripe, cluster: Cluster) -> None:
+        """Takes one more stripe, defined later than those before."""
+        self._count += 1
+        if cluster.is_well(stripe):
+            return
+        shards = diagnose(stripe, cluster)
+        margin = len(shards.readable) - stripe.data_shards
+        turn = (margin, -self._count, stripe.id)
+        if not shards.missing and not shards.leaving:
+            if shards.away:
+                self.waiting.append(stripe.id)
+            elif stripe.data_shards < cluster.width == cluster.data_shards:
+                self._reshape.append(turn)
+        elif margin < 0:
+            recoverable = margin + len(shards.away) >= 0
+            (self.waiting if recoverable else self.lost).append(stripe.id)
+        elif choose_targets(stripe, cluster):
+            self._rebuild.append(turn)
+        elif shards.away or cluster.awaits_agents:
+            self.waiting.append(stripe.id)
+        elif 0 < cluster.width < stripe.data_shards:
+            self._reshape.append(turn)
+        else:
+            self.stuck.append(stripe.id)
+
+    @property
+    def rebuild(self) -> list[str]:
+        """Stripes to rebuild shards of: smallest margin first, then the newest."""
+        return [id_ for _, _, id_ in sorted(self._rebuild)]
+
+    @property
+    def reshape(self) -> list[str]:
+        """Stripes to encode anew, in the same order: narrower than agents allow by now,
+        or wider than those that are left."""
+        return [id_ for _, _, id_ in sorted(self._reshape)]
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._rebuild or self._reshape)
+
+
+def plan_repair(stripes: Sequence[Stripe] | Iterator[Stripe], cluster: Cluster) -> RepairPlan:
+    """The plan for all `stripes`, which come in the order in which they were defined."""
+    plan = RepairPlan()
+    for stripe in stripes:
+        plan.add(stripe, cluster)
+    return plan

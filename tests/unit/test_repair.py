@@ -1,0 +1,289 @@
+"""Planning a repair: what counts as lost, what comes first, and where shards go."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace as altered
+
+from diskless.model import AgentInfo, Place, Stripe
+from diskless.repair import Cluster, choose_targets, diagnose, overdue, plan_repair
+
+M, K = 4, 2
+TOTAL = M + K
+
+
+def agent(slot: int, *, life: int = 1, host: str | None = None) -> AgentInfo:
+    return AgentInfo(slot, life, "b", "a", "g", "s", host or f"host-{slot}", "n", 1)
+
+
+def cluster_of(agents: int = TOTAL, m: int = M, k: int = K) -> Cluster:
+    return Cluster(
+        agents={slot: agent(slot) for slot in range(agents)}, data_shards=m, parity_shards=k
+    )
+
+
+def with_agent(cluster: Cluster, slot: int, **changes: object) -> Cluster:
+    changed = altered(cluster.agents[slot], **changes)
+    return replace(cluster, agents={**cluster.agents, slot: changed})
+
+
+def dead(cluster: Cluster, *slots: int) -> Cluster:
+    """Down beyond the delay."""
+    for slot in slots:
+        cluster = with_agent(cluster, slot, up=False, down_ms=1)
+    return replace(cluster, gone={*cluster.gone, *slots})
+
+
+def restarted(cluster: Cluster, *slots: int) -> Cluster:
+    for slot in slots:
+        cluster = with_agent(cluster, slot, incarnation=2)
+    return cluster
+
+
+def stripe_on(*slots: int, id_: str = "0.1.1", m: int | None = None) -> Stripe:
+    m = len(slots) - K if m is None else m
+    return Stripe(id_, m, len(slots) - m, 1000, tuple(Place(slot, 1) for slot in slots))
+
+
+def erasures(total: int) -> Iterator[tuple[int, ...]]:
+    return (lost for count in range(total + 1) for lost in combinations(range(total), count))
+
+
+# Every erasure set
+
+
+@pytest.mark.parametrize(("m", "k"), [(4, 2), (2, 1), (1, 2), (3, 3)])
+@pytest.mark.parametrize("spares", [0, 1, 3])
+def test_every_erasure_set_is_rebuilt_or_known_to_be_lost(m: int, k: int, spares: int) -> None:
+    """The dead come back empty, or they do not: then only spares can take their shards."""
+    total = m + k
+    stripe = stripe_on(*range(total), m=m)
+    for lost, back in product(erasures(total), (True, False)):
+        cluster = cluster_of(total + spares, m, k)
+        cluster = restarted(cluster, *lost) if back else dead(cluster, *lost)
+        plan = plan_repair([stripe], cluster)
+        if not lost:
+            assert plan.is_empty
+            assert plan.lost == plan.waiting == plan.stuck == []
+        elif len(lost) > k:
+            assert (plan.lost, plan.is_empty) == ([stripe.id], True)
+        elif back or spares:
+            assert plan.rebuild == [stripe.id]
+            targets = choose_targets(stripe, cluster)
+            assert set(targets) <= set(lost)
+            assert len(targets) == min(len(lost), len(lost) if back else spares)
+            check_targets(stripe, cluster, targets)
+        else:
+            left = total - len(lost)
+            assert plan.reshape == ([stripe.id] if left - k >= 1 else [])
+            assert plan.stuck == ([] if left - k >= 1 else [stripe.id])
+
+
+def check_targets(stripe: Stripe, cluster: Cluster, targets: dict[int, int]) -> None:
+    """After the move every shard is on its own agent, and the moved ones on takers."""
+    takers = {taker.slot for taker in cluster.takers}
+    assert set(targets.values()) <= takers
+    slots = [targets.get(index, place.slot) for index, place in enumerate(stripe.places)]
+    shards = diagnose(stripe, cluster)
+    kept = [slots[i] for i in {*shards.sound, *shards.away, *targets}]
+    assert len(set(kept)) == len(kept)
+
+
+fates = st.lists(
+    st.sampled_from(["up", "up", "restarted", "away", "gone", "draining"]), min_size=1, max_size=10
+)
+
+
+@given(fates, st.data(), st.integers(0, 10**6))
+def test_whatever_became_of_the_agents_a_plan_is_sound(
+    fate: list[str], data: st.DataObject, turn: int
+) -> None:
+    hosts = data.draw(st.lists(st.integers(0, 3), min_size=len(fate), max_size=len(fate)))
+    cluster = Cluster(
+        agents={slot: agent(slot, host=f"host-{hosts[slot]}") for slot in range(len(fate))},
+        data_shards=M,
+        parity_shards=K,
+        unfit=frozenset(data.draw(st.sets(st.integers(0, len(fate) - 1)))),
+    )
+    for slot, what in enumerate(fate):
+        match what:
+            case "restarted":
+                cluster = restarted(cluster, slot)
+            case "away":
+                cluster = with_agent(cluster, slot, up=False, down_ms=1)
+            case "gone":
+                cluster = dead(cluster, slot)
+            case "draining":
+                cluster = with_agent(cluster, slot, draining=True)
+    slots = data.draw(st.permutations(range(len(fate))))[: data.draw(st.integers(1, len(fate)))]
+    m = data.draw(st.integers(1, len(slots)))
+    stripe = stripe_on(*slots, m=m)
+    bad = data.draw(st.sets(st.integers(0, len(slots) - 1)))
+    cluster = replace(cluster, damaged=frozenset((stripe.id, index) for index in bad))
+    shards = diagnose(stripe, cluster)
+    every = shards.sound + shards.leaving + shards.away + shards.missing
+    assert sorted(every) == list(range(len(slots)))
+    for index in shards.readable:
+        holder = cluster.agents[slots[index]]
+        assert holder.up
+        assert holder.incarnation == 1
+        assert index not in bad
+    targets = choose_targets(stripe, cluster, turn=turn)
+    assert set(targets) <= {*shards.missing, *shards.leaving}
+    check_targets(stripe, cluster, targets)
+    plan = plan_repair([stripe], cluster)
+    named = [*plan.rebuild, *plan.reshape, *plan.lost, *plan.waiting, *plan.stuck]
+    assert named in ([], [stripe.id])
+    if not named:
+        assert shards.sound == tuple(range(len(slots)))
+    assert plan.lost == ([stripe.id] if len(shards.readable + shards.away) < m else [])
+    if plan.rebuild or plan.reshape:
+        assert len(shards.readable) >= m
+
+
+@given(st.integers(0, 5), st.integers(0, 10**6))
+def test_a_repaired_stripe_has_nothing_left_to_do(spares: int, turn: int) -> None:
+    stripe = stripe_on(*range(TOTAL))
+    for lost in combinations(range(TOTAL), K):
+        cluster = restarted(cluster_of(TOTAL + spares), *lost)
+        targets = choose_targets(stripe, cluster, turn=turn)
+        places = [
+            Place(targets[i], cluster.agents[targets[i]].incarnation) if i in targets else place
+            for i, place in enumerate(stripe.places)
+        ]
+        after = altered(stripe, places=tuple(places), version=1)
+        plan = plan_repair([after], cluster)
+        assert plan.is_empty
+        assert plan.lost == plan.waiting == plan.stuck == []
+
+
+# Down is not lost
+
+
+def test_an_agent_that_is_down_keeps_its_shards_until_it_is_given_up() -> None:
+    stripe = stripe_on(*range(TOTAL))
+    away = with_agent(cluster_of(8), 3, up=False, down_ms=1000)
+    assert plan_repair([stripe], away).waiting == [stripe.id]
+    assert not choose_targets(stripe, away)
+    for now_ms, given_up in [(1000, set()), (10_999, set()), (11_000, {3})]:
+        assert overdue(away.agents, now_ms=now_ms, delay_s=10.0) == given_up
+    assert plan_repair([stripe], replace(away, gone={3})).rebuild == [stripe.id]
+
+
+def test_an_agent_that_is_up_is_never_overdue() -> None:
+    assert not overdue({0: agent(0)}, now_ms=10**9, delay_s=1.0)
+
+
+def test_with_too_few_left_it_waits_for_those_that_may_return() -> None:
+    stripe = stripe_on(*range(TOTAL))
+    cluster = restarted(cluster_of(), 0, 1)
+    away = with_agent(cluster, 2, up=False, down_ms=1)
+    assert plan_repair([stripe], away).waiting == [stripe.id]
+    assert plan_repair([stripe], dead(cluster, 2)).lost == [stripe.id]
+
+
+def test_a_stripe_without_targets_waits_for_an_agent_that_may_return() -> None:
+    """Rather than be encoded anew, for nothing, a moment before it is back."""
+    stripe = stripe_on(*range(TOTAL))
+    cluster = with_agent(cluster_of(TOTAL + 1), TOTAL, up=False, down_ms=1)
+    cluster = dead(cluster, 2)
+    assert plan_repair([stripe], cluster).waiting == [stripe.id]
+    assert plan_repair([stripe], dead(cluster, TOTAL)).reshape == [stripe.id]
+
+
+# Order
+
+
+def test_the_smallest_margin_comes_first_then_the_newest() -> None:
+    cluster = restarted(cluster_of(12), 0, 1)
+    stripes = [
+        stripe_on(0, 2, 3, 4, 5, 6, id_="one lost, old"),
+        stripe_on(0, 1, 2, 3, 4, 5, id_="two lost, old"),
+        stripe_on(2, 3, 4, 5, 6, 7, id_="well"),
+        stripe_on(1, 2, 3, 4, 5, 6, id_="one lost, new"),
+        stripe_on(1, 0, 7, 8, 9, 10, id_="two lost, new"),
+    ]
+    assert plan_repair(stripes, cluster).rebuild == [
+        "two lost, new", "two lost, old", "one lost, new", "one lost, old",
+    ]  # fmt: skip
+
+
+def test_what_only_leaves_a_draining_agent_comes_last() -> None:
+    cluster = with_agent(restarted(cluster_of(10), 0), 1, draining=True)
+    stripes = [
+        stripe_on(0, 2, 3, 4, 5, 6, id_="lost"),
+        stripe_on(1, 2, 3, 4, 5, 6, id_="leaving"),
+    ]
+    assert plan_repair(stripes, cluster).rebuild == ["lost", "leaving"]
+
+
+# Where
+
+
+def test_a_rebuilt_shard_goes_to_another_failure_domain_where_there_is_one() -> None:
+    agents = {slot: agent(slot, host=f"host-{slot // 2}") for slot in range(16)}
+    stripe = stripe_on(0, 2, 4, 6, 8, 10)
+    for turn in range(40):
+        cluster = Cluster(agents=agents, data_shards=M, parity_shards=K, gone={0})
+        cluster = with_agent(cluster, 0, up=False, down_ms=1)
+        (slot,) = choose_targets(stripe, cluster, turn=turn).values()
+        assert agents[slot].host not in {f"host-{n}" for n in (1, 2, 3, 4, 5)}
+
+
+def test_rebuilt_shards_are_shared_out_among_the_spares() -> None:
+    stripe = stripe_on(*range(TOTAL))
+    cluster = dead(cluster_of(TOTAL + 4), 0, 1)
+    used = {s for turn in range(20) for s in choose_targets(stripe, cluster, turn=turn).values()}
+    assert used == {6, 7, 8, 9}
+
+
+def test_an_agent_that_returned_gets_back_what_it_held() -> None:
+    stripe = stripe_on(*range(TOTAL))
+    cluster = restarted(dead(cluster_of(TOTAL + 3), 4), 1, 3)
+    for turn in range(9):
+        targets = choose_targets(stripe, cluster, turn=turn)
+        assert (targets[1], targets[3]) == (1, 3)
+        assert targets[4] >= TOTAL
+
+
+def test_a_damaged_shard_is_replaced_where_it_lies() -> None:
+    stripe = stripe_on(*range(TOTAL))
+    cluster = replace(cluster_of(TOTAL + 3), damaged={(stripe.id, 2), ("9.9.9", 1)})
+    assert plan_repair([stripe], cluster).rebuild == [stripe.id]
+    assert choose_targets(stripe, cluster, turn=5) == {2: 2}
+    draining = with_agent(cluster, 2, draining=True)
+    assert choose_targets(stripe, draining)[2] >= TOTAL
+
+
+def test_more_damaged_shards_than_parity_are_a_loss() -> None:
+    stripe = stripe_on(*range(TOTAL))
+    damaged = frozenset((stripe.id, index) for index in range(K + 1))
+    assert plan_repair([stripe], replace(cluster_of(), damaged=damaged)).lost == [stripe.id]
+
+
+# Shapes
+
+
+def test_narrow_stripes_are_widened_only_when_all_their_agents_are_there() -> None:
+    narrow = stripe_on(0, 1, 2, 3, 4)
+    assert narrow.data_shards == 3
+    assert plan_repair([narrow], cluster_of()).reshape == [narrow.id]
+    for cluster in (dead(cluster_of(), 5), with_agent(cluster_of(), 5, draining=True)):
+        assert plan_repair([narrow], cluster).is_empty
+
+
+def test_a_drained_agent_without_spares_makes_stripes_narrower() -> None:
+    stripe = stripe_on(*range(TOTAL))
+    cluster = with_agent(cluster_of(), 2, draining=True)
+    assert plan_repair([stripe], cluster).reshape == [stripe.id]
+    assert plan_repair([stripe], with_agent(cluster_of(7), 2, draining=True)).rebuild == [stripe.id]
+
+
+def test_a_stripe_is_stuck_when_every_agent_that_could_take_its_shard_is_full() -> None:
+    stripe = stripe_on(*range(TOTAL))
+    cluster = replace(restarted(cluster_of(), 3), unfit={3})
+    assert plan_repair([stripe], cluster).stuck == [stripe.id]

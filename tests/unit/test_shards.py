@@ -1,0 +1,98 @@
+"""An agent's shards: what a repeat does, what is dropped, what is known to be damaged."""
+
+import pytest
+
+from diskless.agent.shards import ShardStore
+from diskless.checksum import BLOCK_BYTES, block_checksums, seed
+from diskless.errors import CapacityExceeded, NotFound
+from diskless.model import HeldShard
+from tests.support import content, flipped
+
+DATA = content(2 * BLOCK_BYTES + 9)
+NAME = ("0.1.1", 2)
+
+
+@pytest.fixture
+def shards() -> ShardStore:
+    made = ShardStore(bytes_max=1 << 20, now_s=lambda: 0.0)
+    made.incarnation = 7
+    return made
+
+
+def store(shards: ShardStore, data: bytes = DATA, *, version: int = 0, index: int = 2) -> int:
+    sums = block_checksums(data, seed=seed("0.1.1", index))
+    return shards.store("0.1.1", index, memoryview(data), sums, version=version)
+
+
+def damage(shards: ShardStore) -> None:
+    shards._stripes["0.1.1"][2].data = memoryview(flipped(DATA, 77))
+
+
+def fetched(shards: ShardStore) -> bytes:
+    return bytes(shards.fetch("0.1.1", 2, first_block=0, blocks=3)[0])
+
+
+def test_storing_again_changes_nothing_but_the_version_that_it_is_for(shards: ShardStore) -> None:
+    assert store(shards) == 7
+    used = shards.bytes_used
+    assert store(shards, version=3) == store(shards, version=1) == 7
+    assert (shards.bytes_used, len(shards)) == (used, 1)
+    assert shards.unconfirmed(age_s=0, limit=9) == [HeldShard(*NAME, 3)]
+
+
+def test_a_damaged_shard_is_replaced_in_its_place(shards: ShardStore) -> None:
+    store(shards)
+    used = shards.bytes_used
+    damage(shards)
+    assert not shards.verify(*NAME)
+    assert shards.damaged(limit=9) == [NAME]
+    store(shards, version=1)
+    assert fetched(shards) == DATA
+    assert (shards.bytes_used, len(shards), shards.damaged(limit=9)) == (used, 1, [])
+
+
+def test_a_shard_that_is_missed_is_noted_until_it_is_stored_or_nobody_wants_it(
+    shards: ShardStore,
+) -> None:
+    assert not shards.verify(*NAME)
+    assert shards.damaged(limit=9) == [NAME]
+    assert shards.unconfirmed(age_s=99, limit=9) == [HeldShard(*NAME, 0)]
+    shards.drop_superseded([HeldShard(*NAME, 0)])
+    assert shards.damaged(limit=9) == []
+    shards.verify(*NAME)
+    store(shards)
+    assert shards.damaged(limit=9) == []
+
+
+def test_an_order_to_drop_spares_what_was_stored_for_a_later_version(shards: ShardStore) -> None:
+    """A leader that was replaced may still be sending it."""
+    store(shards, version=2)
+    assert shards.drop_superseded([HeldShard(*NAME, 1)]) == 0
+    assert fetched(shards) == DATA
+    assert shards.drop_superseded([HeldShard(*NAME, 2)]) == 1
+    with pytest.raises(NotFound):
+        fetched(shards)
+    assert shards.bytes_used == 0
+
+
+def test_shards_of_one_stripe_are_reviewed_and_dropped_one_by_one(shards: ShardStore) -> None:
+    store(shards)
+    store(shards, index=4, version=1)
+    shards.confirm(HeldShard(*NAME, 0))
+    assert shards.unconfirmed(age_s=0, limit=9) == [HeldShard("0.1.1", 4, 1)]
+    assert shards.drop_superseded([HeldShard("0.1.1", 4, 1)]) == 1
+    assert len(shards) == 1
+    shards.doubt_all()
+    assert shards.unconfirmed(age_s=0, limit=9) == [HeldShard(*NAME, 0)]
+    assert shards.drop(["0.1.1"]) == 1
+    assert shards.bytes_used == 0
+
+
+def test_replacing_a_damaged_shard_needs_no_room_of_its_own() -> None:
+    tight = ShardStore(bytes_max=len(DATA) + 2000, now_s=lambda: 0.0)
+    tight.incarnation = 1
+    store(tight)
+    damage(tight)
+    store(tight)
+    with pytest.raises(CapacityExceeded):
+        store(tight, index=3)
