@@ -91,6 +91,8 @@ def _row(sample: Sample) -> str:
     extra = [sample.note] if sample.note else []
     extra += [f"{sample.errors} errors"] if sample.errors else []
     extra += [f"{sample.degraded} stripes degraded"] if sample.degraded else []
+    if sample.repair.get("stripes_left"):
+        extra.append(f"{sample.repair['state']}: {sample.repair['stripes_left']} left")
     row = f"{sample.at_s:6.1f}  {margin:>6}  {sample.up:>2}  {sample.per_s:>12.0f}"
     return f"{row}  {commit:>9}  {slowest:>8}  {', '.join(extra)}".rstrip()
 
@@ -115,6 +117,7 @@ def _worst(group: Sequence[Sample]) -> Sample:
         slowest_ms=max(slowest, default=None),
         errors=sum(sample.errors for sample in group),
         degraded=max(sample.degraded for sample in group),
+        repair=max((sample.repair for sample in group), key=lambda r: r.get("stripes_left", 0)),
         note=next((sample.note for sample in group if sample.note), ""),
     )
 
@@ -143,8 +146,12 @@ def draw(outcome: Outcome, path: Path) -> None:
     rate.set_ylabel(f"{outcome.unit}/s")
     if any(s.degraded for s in samples):
         right = rate.twinx()
-        right.step(at, [s.degraded for s in samples], where="post", color="tab:brown")
-        right.set_ylabel("stripes degraded", color="tab:brown")
+        right.step(at, [s.degraded for s in samples], where="post", color="tab:brown",
+                   label="degraded")  # fmt: skip
+        right.step(at, [s.repair.get("stripes_left", 0) for s in samples], where="post",
+                   color="tab:blue", label="to be rebuilt")  # fmt: skip
+        right.set_ylabel("stripes")
+        right.legend(loc="upper left", fontsize=8)
     for name, values in (("median", [s.commit_ms for s in samples]),
                          ("slowest", [s.slowest_ms for s in samples])):  # fmt: skip
         latency.plot(at, [float("nan") if v is None else v for v in values], ".-", label=name)
