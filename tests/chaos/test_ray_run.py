@@ -48,7 +48,7 @@ def test_a_frozen_agent_counts_at_once_and_goes_on_where_it_was(program: Program
 
 def test_a_short_run_passes_and_says_how_to_do_it_again(program: Program, tmp_path: Path):
     done = program.run(
-        "chaos", "run", "--seed", "5", "--duration", "12", "--largest", "4KiB",
+        "chaos", "run", "--seed", "5", "--duration", "12", "--largest", "1MiB",
         "--faults", "kill,pause,partition,slow", "--out", str(tmp_path), "--json",
     )  # fmt: skip
     assert done.returncode == exits.OK, done.stdout[-3000:] + done.stderr
