@@ -80,9 +80,9 @@ def run(
         voters=settings.voters,
         max_down=options.max_down,
     )
-    workload.prepare()
     keep = True
     try:
+        workload.prepare()
         with Timeline(client, workload.news) as timeline:
             breaker = _Breaker(chaos, timeline, say)
             workload.start()
