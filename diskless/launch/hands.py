@@ -40,10 +40,17 @@ class RayHands:
     def _identity(self) -> "Identity":
         return self._attach()
 
-    def kill(self, slots: Sequence[int], *, stay_dead: bool) -> dict[int, int]:
+    def _running(self) -> "dict[int, Process]":
+        """The agents that run. Attaches first: Ray must not be imported before that."""
+        identity = self._identity
         from diskless.launch import agents
 
+        return agents.processes(identity)
+
+    def kill(self, slots: Sequence[int], *, stay_dead: bool) -> dict[int, int]:
         victims = self._processes(slots)
+        from diskless.launch import agents
+
         agents.kill(self._identity, victims, stay_dead=stay_dead)
         return {victim.slot: victim.pid for victim in victims}
 
@@ -58,9 +65,7 @@ class RayHands:
 
     def kill_host(self, host: str) -> list[int]:
         """The raylet is the parent of its agents. Ours dies last, when Ray is let go."""
-        from diskless.launch import agents
-
-        victims = [p for p in agents.processes(self._identity).values() if p.node.host == host]
+        victims = [p for p in self._running().values() if p.node.host == host]
         if not victims:
             raise BadRequest(f"no agent runs on host {host!r}")
         pids = [victim.pid for victim in victims]
@@ -72,9 +77,7 @@ class RayHands:
         return sorted(victim.slot for victim in victims)
 
     def _processes(self, slots: Sequence[int]) -> "list[Process]":
-        from diskless.launch import agents
-
-        running = agents.processes(self._identity)
+        running = self._running()
         for slot in slots:
             if slot not in running:
                 raise BadRequest(
@@ -84,9 +87,7 @@ class RayHands:
 
     def _signal(self, pids: Mapping[int, int], number: int) -> list[int]:
         """Only to processes that still are those agents: numbers are used again."""
-        from diskless.launch import agents
-
-        running = agents.processes(self._identity)
+        running = self._running()
         reached = [
             running[slot]
             for slot, pid in pids.items()
