@@ -1,6 +1,5 @@
 """Whole hosts die: three Ray nodes, each with an address of its own on this machine."""
 
-import os
 import secrets
 import shutil
 import subprocess
@@ -25,11 +24,9 @@ def start_ray(log: Path, *options: str) -> subprocess.Popen[bytes]:
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "2"),
         *("--object-store-memory", str(80 * MIB), "--disable-usage-stats", *options),
     ]
-    # Ray would replace a loopback address by that of the machine.
-    env = os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     with open(log, "wb") as file:
         return subprocess.Popen(
-            command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=env,
+            command, stdout=file, stderr=file, stdin=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
 
@@ -49,8 +46,10 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture
-def three_nodes(tmp_path: Path) -> Iterator[str]:
+def three_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a Ray whose nodes are 127.0.0.1, .2 and .3."""
+    # Else Ray replaces a loopback address by that of the machine.
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     directory = Path("/tmp") / f"dr-{secrets.token_hex(3)}"  # Ray wants a short path.
     with ExitStack() as started:
         started.callback(shutil.rmtree, directory, ignore_errors=True)

@@ -9,7 +9,13 @@ from diskless.chaos.faults import Chaos
 from diskless.chaos.schedule import Step
 from diskless.client import Client, descriptor
 from diskless.config import MIB
-from diskless.errors import BadRequest, CapacityExceeded, OverBudget, TooFewShards
+from diskless.errors import (
+    BadRequest,
+    CapacityExceeded,
+    OverBudget,
+    TooFewShards,
+    Unavailable,
+)
 from diskless.launch.local import LocalCluster
 from tests.chaos.hands import LocalHands
 from tests.conftest import Connect, StartCluster
@@ -82,6 +88,21 @@ def test_a_cut_off_leader_is_replaced_and_what_it_hears_alone_is_not_acknowledge
     chaos.heal()
     eventually(lambda: client.status()["margin"] == K)
     assert client.read("/a") == b"2"
+
+
+def test_an_agent_that_reaches_nobody_does_not_call_the_others_dead(start: StartCluster):
+    """TooFewAgents is final for a client; another agent could take its write."""
+    cluster = start(tuning=CALM)
+    node = cluster.nodes[5]
+
+    def suspect_all() -> None:
+        for agent in node.roster.agents.values():
+            if agent.slot != 5:
+                node.roster.suspect(agent)
+        with pytest.raises(Unavailable, match="agent-5 reaches 1 of the 6 agents"):
+            node.writer.check_protectable()
+
+    on_loop(cluster, suspect_all)
 
 
 def test_a_slow_agent_slows_what_needs_it_and_nothing_fails(

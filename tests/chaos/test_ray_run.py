@@ -64,19 +64,18 @@ def test_a_short_run_passes_and_says_how_to_do_it_again(program: Program, tmp_pa
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_thaws_whom_it_froze(program: Program, number: signal.Signals):
-    run = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "diskless.cli", "--cluster", program.name, "chaos", "run",
          "--seed", "1", "--duration", "60", "--faults", "pause", "--largest", "4KiB"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=None,
-    )  # fmt: skip
-    assert run.stdout is not None
-    for line in run.stdout:
-        if re.search(r"s  freeze agent-", line):
-            break
-    run.send_signal(number)
-    rest = run.stdout.read()
-    assert run.wait(60) == (exits.INTERRUPTED if number == signal.SIGINT else 128 + number)
+        stdout=subprocess.PIPE, text=True,
+    ) as run:  # fmt: skip
+        assert run.stdout is not None
+        for line in run.stdout:
+            if re.search(r"s  freeze agent-", line):
+                break
+        run.send_signal(number)
+        rest = run.stdout.read()
+    assert run.returncode == (exits.INTERRUPTED if number == signal.SIGINT else 128 + number)
     assert "all faults taken back" in rest
     assert psutil.STATUS_STOPPED not in processes(program).values()
     assert program.ok("chaos", "list")["faults"] == []
