@@ -32,7 +32,6 @@ CHECKPOINT = "diskless:///checkpoints/words"
 BATCHES = 16
 KILL_AFTER = 5
 """The batch after which two agents die."""
-STATE_PARTITIONS = 4
 STREAM_TIMEOUT_S = 180.0
 
 
@@ -81,18 +80,10 @@ def _start() -> None:
 
 @contextmanager
 def _spark(home: Path) -> Iterator["SparkSession"]:
-    from pyspark.sql import SparkSession
+    from diskless.workloads.session import quiet_session
 
-    import diskless.spark
-
-    with _step("start Spark") as note, _stderr_to(home / "spark.log"):
-        builder = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", STATE_PARTITIONS)
-        )
-        spark = diskless.spark.configure(builder, SETTINGS.name).getOrCreate()
+    with _step("start Spark") as note:
+        spark = quiet_session(SETTINGS.name, home / "spark.log")
         note(f"{spark.version}, checkpoint at {CHECKPOINT}")
     try:
         yield spark
@@ -157,20 +148,6 @@ def _step(what: str) -> Iterator[Callable[[str], None]]:
         print("failed")
         raise
     print(f"{time.monotonic() - began_s:6.1f} s  {'; '.join(notes)}", flush=True)
-
-
-@contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """What is started in the block says its warnings to a file, for as long as it lives."""
-    sys.stderr.flush()
-    before = os.dup(2)
-    with path.open("wb") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
 
 
 @contextmanager

@@ -168,6 +168,30 @@ class SparkUnusable(DisklessError, RuntimeError):
     exit_code = 17
 
 
+class OverBudget(DisklessError, RuntimeError):
+    """A fault was not planted: more agents would be down than chaos was allowed."""
+
+    exit_code = 18
+
+
+class PromiseBroken(DisklessError, RuntimeError):
+    """A chaos run saw acknowledged data lost or duplicated, or a wrong byte."""
+
+    exit_code = 19
+
+
+class NotHealed(DisklessError, RuntimeError):
+    """After a chaos run the margin was not k again in time."""
+
+    exit_code = 20
+
+
+class BeyondPromise(DisklessError, RuntimeError):
+    """A chaos run broke more than k agents, and the store failed loudly, as it promises."""
+
+    exit_code = 21
+
+
 class InternalError(DisklessError, RuntimeError):
     """A bug in diskless: the agent's log has the traceback."""
 

@@ -6,7 +6,9 @@ that were found damaged here are remembered until they are replaced or dropped.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import islice
+from random import Random
 
 from diskless.checksum import BLOCK_BYTES, CHECKSUM_BYTES, seed, verify_blocks
 from diskless.config import format_bytes
@@ -56,6 +58,7 @@ class ShardStore:
         self._damaged: dict[tuple[str, int], None] = {}
         self._shard_bytes = 0
         self._shard_count = 0
+        self._flips: list[_Flip] = []
 
     def __len__(self) -> int:
         return self._shard_count
@@ -206,6 +209,58 @@ class ShardStore:
     @property
     def damaged_count(self) -> int:
         return len(self._damaged)
+
+    # -- chaos ------------------------------------------------------------------
+
+    def flip_bytes(self, count: int, *, random_seed: int) -> int:
+        """Flips a byte in up to `count` shards that have none flipped; returns in how many."""
+        flipped = {id(flip.shard) for flip in self._flips}
+        sound = [
+            (stripe, index, shard)
+            for stripe, shards in sorted(self._stripes.items())
+            for index, shard in sorted(shards.items())
+            if id(shard) not in flipped and len(shard.data)
+        ]
+        random = Random(random_seed)
+        chosen = random.sample(sound, min(count, len(sound)))
+        for stripe, index, shard in chosen:
+            flip = _Flip(stripe, index, shard, random.randrange(len(shard.data)))
+            flip.do()
+            self._flips.append(flip)
+        return len(chosen)
+
+    def flips_left(self) -> int:
+        """How many of the shards with a flipped byte are kept: one stored anew is another."""
+        self._flips = [
+            flip
+            for flip in self._flips
+            if self._stripes.get(flip.stripe, {}).get(flip.index) is flip.shard
+        ]
+        return len(self._flips)
+
+    def flip_back(self) -> int:
+        """Makes good what is left; returns in how many shards."""
+        count = self.flips_left()
+        for flip in self._flips:
+            flip.do()
+            self.verify(flip.stripe, flip.index)  # It may be known as damaged.
+        self._flips = []
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class _Flip:
+    """A byte of a shard that chaos flipped. Flipping it again makes it good."""
+
+    stripe: str
+    index: int
+    shard: _Shard
+    at: int
+
+    def do(self) -> None:
+        data = bytearray(self.shard.data)
+        data[self.at] ^= 0xFF
+        self.shard.data = memoryview(bytes(data))
 
 
 def _own(data: memoryview) -> memoryview:

@@ -56,12 +56,24 @@ class Writer:
         return (who.slot, who.incarnation) == mine and who.counter in self._held
 
     def check_protectable(self) -> None:
-        """Raises TooFewAgents when nothing that survives k losses can be written now."""
-        stripe_width(
-            data_shards=self._settings.data_shards,
-            parity_shards=self._settings.parity_shards,
-            alive=len(self._roster.takers()),
-        )
+        """Raises TooFewAgents when nothing that survives k losses can be written now;
+        Unavailable when only this agent cannot reach the others."""
+        self._width(len(self._roster.takers()))
+
+    def _width(self, reached: int) -> int:
+        """How many data shards a stripe can have on so many agents.
+
+        An agent that was cut off suspects all others. That they are too few is a final
+        answer to a client, so it takes the namespace's word for it, not this agent's.
+        """
+        m, k = self._settings.data_shards, self._settings.parity_shards
+        up = sum(agent.up and not agent.draining for agent in self._roster.agents.values())
+        if reached < k + 1 <= up:
+            raise Unavailable(
+                f"{slot_name(self._roster.slot)} reaches {reached} of the {up} agents that are "
+                f"up, and a write needs {k + 1}"
+            )
+        return stripe_width(data_shards=m, parity_shards=k, alive=reached)
 
     async def seal(self, payload: bytes, *, from_reserve: bool = False) -> Stripe:
         """Stores `payload` as a stripe that survives any k losses.
@@ -81,11 +93,11 @@ class Writer:
         """The agents to try, and how many data shards they allow."""
         if self._shards.incarnation is None:
             raise Unavailable(f"{slot_name(self._roster.slot)} has not joined the cluster yet")
-        m, k = self._settings.data_shards, self._settings.parity_shards
+        k = self._settings.parity_shards
         full = {slot for slot, error in failed.items() if isinstance(error, CapacityExceeded)}
         dead = failed.keys() - full
         alive = [agent for agent in self._roster.takers() if agent.slot not in dead]
-        width = stripe_width(data_shards=m, parity_shards=k, alive=len(alive))
+        width = self._width(len(alive))
         roomy = [agent for agent in alive if agent.slot not in full]
         if len(roomy) < width + k:
             raise CapacityExceeded(

@@ -39,7 +39,7 @@ VERBS = {
     "spark-conf": "Print the properties for spark-submit.",
     "drain": "Move everything off an agent before maintenance.",
     "restart": "Restart agents, one after the other, without a risk to data.",
-    "chaos": "Kill agents for real, and bring them back.",
+    "chaos": "Break agents on purpose, take it back, and judge a run.",
 }
 DEBUG_VARIABLE = "DISKLESS_DEBUG"
 

@@ -18,6 +18,10 @@ CLUSTER_EXISTS = 14
 FILES_EXIST = 15
 LAUNCH_FAILED = 16
 SPARK_UNUSABLE = 17
+OVER_BUDGET = 18
+PROMISE_BROKEN = 19
+NOT_HEALED = 20
+BEYOND_PROMISE = 21
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -40,6 +44,10 @@ MEANING = {
     FILES_EXIST: "the cluster holds files",
     LAUNCH_FAILED: "Ray or an agent did not start, or did not end",
     SPARK_UNUSABLE: "Java or pyspark is missing or too old",
+    OVER_BUDGET: "chaos refused: more agents would be down than --max-down allows",
+    PROMISE_BROKEN: "chaos run: acknowledged data was lost or duplicated, or a byte was wrong",
+    NOT_HEALED: "chaos run: the margin was not k again in time",
+    BEYOND_PROMISE: "chaos run: more than k agents were broken, and the store failed loudly",
     INTERRUPTED: "interrupted",
     BROKEN_PIPE: "whoever read the output went away",
 }

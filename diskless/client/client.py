@@ -37,6 +37,7 @@ from diskless.gateway.messages import (
     Listing,
     Mkdirs,
     NewFile,
+    Peer,
     Put,
     Rename,
     Stat,
@@ -202,6 +203,10 @@ class Client:
     def status(self) -> dict[str, Any]:
         """What `diskless status --json` prints."""
         return cast(dict[str, Any], self._caller.call(Kind.STATUS, Empty(), what="status").meta)
+
+    def agents(self) -> Sequence[Peer]:
+        """The agents and their gateways, as one of them knows them."""
+        return cast(list[Peer], self._caller.call(Kind.ROSTER, Empty(), what="agents").meta.agents)
 
     def events(self, after: int = 0, limit: int = EVENTS) -> Sequence[Event]:
         """The newest commands of the namespace's log after an op, in words, oldest first.

@@ -58,6 +58,7 @@ _REPLIES: dict[Kind, Any] = {
     Kind.STATUS: dict[str, Any],
     Kind.EVENTS: messages.EventPage,
     Kind.DRAIN: messages.Drained,
+    Kind.FAULTS: messages.Planted,
 }
 _DECODERS = {kind: msgspec.json.Decoder(type_) for kind, type_ in _REPLIES.items()}
 _REFUSAL = msgspec.json.Decoder(messages.Refusal)

@@ -91,8 +91,14 @@ def load(name: str) -> Descriptor:
 
 
 def remove(name: str) -> None:
-    """Forgets the cluster; nothing happens if it was not known."""
+    """Forgets the cluster, and what chaos did to it; nothing happens if it was not known."""
     descriptor_path(name).unlink(missing_ok=True)
+    faults_path(name).unlink(missing_ok=True)
+
+
+def faults_path(name: str) -> Path:
+    """Where chaos keeps the faults that it has planted in a cluster."""
+    return descriptor_path(name).with_suffix(".faults")
 
 
 def known() -> list[Descriptor]:

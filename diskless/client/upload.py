@@ -126,7 +126,7 @@ class Upload:
                 continue
             if not isinstance(reply, DisklessError):
                 return reply
-            self._drop(broken=False)
+            self._drop(broken=isinstance(reply, Unavailable))
             self._caller.reconsider(reply, ticket, attempts)
 
     def abort(self) -> None:

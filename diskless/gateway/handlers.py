@@ -4,16 +4,19 @@ A metadata question on the leader is answered on the spot; everything else waits
 other agents and is a coroutine. Nothing here keeps state of its own.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from diskless import paths
+from diskless.agent.faults import Faults
 from diskless.agent.packer import Packer, PendingFile, PendingPut
 from diskless.agent.reader import Reader
 from diskless.agent.replica import Replica, Router
 from diskless.agent.roster import Roster
+from diskless.agent.shards import ShardStore
 from diskless.agent.uploads import Upload, Uploads
 from diskless.checksum import file_checksum
 from diskless.config import ClusterSettings
@@ -36,6 +39,8 @@ from diskless.namespace.state import PathStatus
 
 FILES_PER_PUT_MAX = 10_000
 
+log = logging.getLogger(__name__)
+
 Payload = bytes | bytearray | memoryview
 
 
@@ -53,6 +58,8 @@ class ClientDoor:
         packer: Packer,
         reader: Reader,
         uploads: Uploads,
+        faults: Faults,
+        shards: ShardStore,
     ) -> None:
         self._settings = settings
         self._cluster_id = cluster_id
@@ -62,6 +69,8 @@ class ClientDoor:
         self._packer = packer
         self._reader = reader
         self._uploads = uploads
+        self._faults = faults
+        self._shards = shards
         self.requests = 0
         """Of clients at work; those of onlookers are not counted."""
         self._handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
@@ -81,6 +90,7 @@ class ClientDoor:
             Kind.STATUS: self._status,
             Kind.EVENTS: self._events,
             Kind.DRAIN: self._drain,
+            Kind.FAULTS: self._plant,
         }
 
     # -- what the gateway asks --------------------------------------------------
@@ -117,10 +127,10 @@ class ClientDoor:
     def handle(
         self, connection: ConnectionId, kind: Kind, meta: Struct, payload: bytes | memoryview
     ) -> Answer | Awaitable[Answer]:
-        if self._roster.version < 0:
+        if self._roster.version < 0 and kind is not Kind.FAULTS:
             # It would take the others for dead, and say so to the client.
             raise Unavailable(f"{slot_name(self._roster.slot)} has not joined the cluster yet")
-        self.requests += kind not in (Kind.STATUS, Kind.EVENTS)
+        self.requests += kind not in (Kind.STATUS, Kind.EVENTS, Kind.FAULTS)
         answer = self._handlers[kind](meta, payload)
         if kind is Kind.WRITE:
             assert isinstance(meta, m.Write)
@@ -295,6 +305,34 @@ class ClientDoor:
             c.Delete(meta.session, meta.sequence, meta.path, meta.recursive)
         )
         return m.Deleted(done.changed), ()
+
+    # -- chaos ------------------------------------------------------------------
+
+    def _plant(self, meta: m.Faults, _: Payload) -> Answer:
+        """Faults concern this agent alone, so nobody passes them on."""
+        faults, mended, flipped = self._faults, 0, 0
+        if meta.heal:
+            faults.heal()
+        if meta.heal or meta.mend:
+            mended = self._shards.flip_back()
+        if meta.cut is not None:
+            faults.cut_off(meta.cut)
+        if meta.delays_ms is not None:
+            faults.slow_down({slot: ms / 1000 for slot, ms in meta.delays_ms.items()})
+        if meta.ballast_bytes is not None:
+            faults.ballast_bytes = max(meta.ballast_bytes, 0)
+        if meta.corrupt > 0:
+            flipped = self._shards.flip_bytes(meta.corrupt, random_seed=meta.seed)
+        if meta != m.Faults():
+            log.warning("faults planted slot=%s %s", slot_name(self._roster.slot), meta)
+        return m.Planted(
+            cut=sorted(faults.cut),
+            delays_ms={slot: round(1000 * s) for slot, s in faults.delays_s.items()},
+            ballast_bytes=faults.ballast_bytes,
+            damaged=self._shards.flips_left(),
+            flipped=flipped,
+            mended=mended,
+        ), ()
 
 
 def _check_files(files: Sequence[m.NewFile], size: int) -> None:

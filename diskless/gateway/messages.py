@@ -32,6 +32,7 @@ class Kind(IntEnum):
     STATUS = 16
     EVENTS = 17
     DRAIN = 18
+    FAULTS = 32
     DONE = 0x80
     REFUSED = 0x81
 
@@ -210,6 +211,32 @@ class EventPage(Struct):
     events: list[Event]
 
 
+class Faults(Struct, omit_defaults=True):
+    """Faults to plant in the very agent that is asked; what is None stays as it is.
+
+    `heal` comes before everything else; `mend` is the part of it that concerns shards.
+    """
+
+    heal: bool = False
+    mend: bool = False
+    cut: list[int] | None = None
+    delays_ms: dict[int, int] | None = None
+    ballast_bytes: int | None = None
+    corrupt: int = 0
+    seed: int = 0
+
+
+class Planted(Struct):
+    """The faults that an agent has now, and what `corrupt` and `heal` did to shards."""
+
+    cut: list[int]
+    delays_ms: dict[int, int]
+    ballast_bytes: int
+    damaged: int
+    flipped: int
+    mended: int
+
+
 class Drain(Struct):
     """Moves everything off an agent, or, with `undo`, lets it take shards again."""
 
@@ -253,6 +280,7 @@ REQUESTS: dict[Kind, type[Struct]] = {
     Kind.STATUS: Empty,
     Kind.EVENTS: Events,
     Kind.DRAIN: Drain,
+    Kind.FAULTS: Faults,
 }
 
 encode = msgspec.json.encode

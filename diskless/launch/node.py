@@ -16,6 +16,7 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
+from diskless.agent.faults import Faults
 from diskless.agent.janitor import Janitor, Sweeper
 from diskless.agent.membership import Member, Monitor
 from diskless.agent.pacer import Pacer
@@ -82,7 +83,10 @@ class Node:
             now_s=time.monotonic,
             suspect_s=2 * tuning.failure_timeout_s,
         )
-        self.peers = Peers(slot=self.slot, secret=settings.secret, tuning=tuning)
+        self.faults = Faults()
+        self.peers = Peers(
+            slot=self.slot, secret=settings.secret, tuning=tuning, faults=self.faults
+        )
         self.replica = Replica(
             slot=self.slot,
             settings=cluster,
@@ -94,7 +98,7 @@ class Node:
         self.shards = ShardStore(
             bytes_max=cluster.memory_bytes,
             now_s=time.monotonic,
-            other_bytes=lambda: self.replica.state.bytes_used,
+            other_bytes=lambda: self.replica.state.bytes_used + self.faults.ballast_bytes,
         )
         self.namespace = Router(
             replica=self.replica,
@@ -210,6 +214,8 @@ class Node:
             packer=self.packer,
             reader=self.reader,
             uploads=self.uploads,
+            faults=self.faults,
+            shards=self.shards,
         )
         self.gateway = Gateway(self.door, secret=settings.secret, tuning=tuning)
         self.address = ""

@@ -106,7 +106,7 @@ def kill(name: str, slots: Sequence[int], *, stay_dead: bool = False) -> list["P
 
     Raises BadRequest for a slot that is unknown or not running.
     """
-    with _attached(name, slots) as identity:
+    with attached(name, slots) as identity:
         from diskless.launch import agents
 
         running = agents.processes(identity)
@@ -128,7 +128,7 @@ def revive(
     One that runs, or that Ray is restarting, is only waited for. Raises BadRequest for
     an unknown slot, LaunchFailed.
     """
-    with _attached(name, slots) as identity:
+    with attached(name, slots) as identity:
         from diskless.launch import agents, spread
 
         dead = [slot for slot in slots if agents.find(name, slot) is None]
@@ -383,7 +383,7 @@ def _end_attached(known: Descriptor, record: RayRecord) -> None:
 
 
 @contextmanager
-def _attached(name: str, slots: Sequence[int]) -> Iterator["Identity"]:
+def attached(name: str, slots: Sequence[int]) -> Iterator["Identity"]:
     """Connects to the Ray of a cluster, if it has those slots."""
     known = descriptor.load(name)
     _refuse_without_ray(known)

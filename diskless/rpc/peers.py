@@ -11,6 +11,7 @@ from typing import Any
 import grpc.aio
 import msgspec
 
+from diskless.agent.faults import Faults
 from diskless.agent.ports import Beat, Buffer, Hold, Pulse, Rebuilt
 from diskless.config import Tuning
 from diskless.errors import error_from_wire
@@ -40,8 +41,9 @@ from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
 class Peers:
     """Implements ShardPeers and LeaderPeers over gRPC."""
 
-    def __init__(self, *, slot: int, secret: str, tuning: Tuning) -> None:
+    def __init__(self, *, slot: int, secret: str, tuning: Tuning, faults: Faults) -> None:
         self._slot = slot
+        self._faults = faults
         self.protocol = PROTOCOL
         self.address = ""
         """Where this agent listens itself; voters tell each other."""
@@ -51,6 +53,7 @@ class Peers:
         self._tuning = tuning
         self._links: dict[tuple[str, int, str], tuple[grpc.aio.Channel, Link]] = {}
         self._closing: set[asyncio.Future[None]] = set()
+        self._closed = False
         self.messages_sent = 0
 
     async def store(
@@ -181,6 +184,16 @@ class Peers:
 
     def post(self, slot: int, address: str, message: bytes) -> None:
         """One message to another voter, if it can be had there."""
+        if not self._faults.disturbs:
+            self._post(slot, address, message)
+        elif slot not in self._faults.cut:
+            asyncio.get_running_loop().call_later(
+                self._faults.delays_s.get(slot, 0.0), self._post, slot, address, message
+            )
+
+    def _post(self, slot: int, address: str, message: bytes) -> None:
+        if self._closed:
+            return
         key = (REPLICA_METHOD, slot, address)
         if key not in self._links:
             channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
@@ -202,6 +215,7 @@ class Peers:
         self._links[key][1].post(message, len(message))
 
     async def close(self) -> None:
+        self._closed = True
         links, self._links = self._links, {}
         for channel, link in links.values():
             link.close()
@@ -217,6 +231,8 @@ class Peers:
         payload: Buffer | None = None,
         timeout_s: float,
     ) -> tuple[Any, memoryview]:
+        if self._faults.disturbs:
+            await self._faults.reach(slot, timeout_s=timeout_s)
         link = self._link(service, slot, address)
         answer, data = await link.call(call, payload, timeout_s=timeout_s)
         if answer.HasField("refusal"):

@@ -19,6 +19,7 @@ import pytest
 
 import diskless
 from diskless.agent.replica import Replica
+from diskless.cli import chaos as chaos_verbs
 from diskless.cli import exits, run
 from diskless.cli.edge import VERBS
 from diskless.cli.status import repair_lines
@@ -30,7 +31,8 @@ from diskless.launch.record import RayRecord, Session
 from diskless.namespace import queries as q
 from tests.support import content, eventually, kill, leader, on_loop, stripes_of
 
-COMMANDS = [*([verb] for verb in VERBS if verb != "chaos"), ["chaos", "kill"], ["chaos", "revive"]]
+CHAOS = [["chaos", verb] for verb in chaos_verbs.command.commands]
+COMMANDS = [*([verb] for verb in VERBS if verb != "chaos"), *CHAOS]
 PROGRAM = [sys.executable, "-m", "diskless.cli"]
 
 
@@ -122,6 +124,11 @@ def test_every_error_has_an_exit_status_that_help_explains() -> None:
         (["ls", "--cluster", "No Name"], "is no cluster name"),
         (["chaos", "kill", "x"], "'x' is not a slot"),
         (["chaos", "kill", "-1"], "no such option"),
+        (["chaos", "run", "--faults", "kill,flood"], "'flood' is not one of kill, pause"),
+        (["chaos", "run", "--faults", ""], "'nothing' is not one of"),
+        (["chaos", "run", "--workload", "sql"], "'sql' is not one of"),
+        (["chaos", "run", "--duration", "0"], "--duration"),
+        (["chaos", "run", "--largest", "lots"], "'lots' is not a size"),
         (["up", "--agents", "4", "-m", "2", "-k", "2"], "max(m+k, 2k+1) = 5"),
         (["up", "--agents", "many"], "'many' is not a valid integer"),
         (["up", "-m", "0"], "m = 0"),

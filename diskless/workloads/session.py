@@ -1,0 +1,40 @@
+"""A small Spark in this process for a workload, whose chatter goes to a file."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import diskless.spark
+
+PARTITIONS = 4
+
+
+def quiet_session(cluster: str, log: Path, *, partitions: int = PARTITIONS) -> SparkSession:
+    """A local Spark whose `diskless:///` is the cluster. Raises SparkUnusable, NoCluster."""
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", partitions)
+        .config("spark.sql.session.timeZone", "UTC")
+    )
+    with _stderr_to(log):
+        return diskless.spark.configure(builder, cluster).getOrCreate()
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """What is started in the block says its warnings to a file, for as long as it lives."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)

@@ -1,0 +1,164 @@
+"""Runs: the workload finds broken stores, whole runs pass on a sound one, and all is undone."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from diskless.chaos import report
+from diskless.chaos.faults import Chaos
+from diskless.chaos.kv import KeyValue, read_value, sizes_up_to, value_bytes
+from diskless.chaos.run import Options, Outcome, run
+from diskless.client import descriptor
+from diskless.config import KIB, MIB
+from diskless.errors import BadRequest
+from diskless.launch.local import LocalCluster
+from tests.chaos.fake_store import (
+    FakeStore,
+    Forgetful,
+    Garbling,
+    HalfRenaming,
+    Twice,
+    Unclear,
+)
+from tests.chaos.hands import LocalHands
+from tests.conftest import Connect, StartCluster
+from tests.support import BRISK, eventually
+
+K = 2
+SIZES = sizes_up_to(MIB)
+
+
+# The workload and its oracle.
+
+
+def drive(store: FakeStore, seconds: float) -> KeyValue:
+    work = KeyValue(lambda: store, seed=3, root="/r", sizes=sizes_up_to(KIB))  # type: ignore[arg-type,return-value]
+    work.start()
+    time.sleep(seconds)
+    work.stop()
+    return work
+
+
+@pytest.mark.parametrize("store", [FakeStore, Unclear])
+def test_a_sound_store_is_found_sound(store: type[FakeStore]):
+    findings = drive(store(), 1.0).finish()
+    assert (findings.wrong, findings.undecided, findings.unreadable) == ([], [], [])
+    assert findings.acknowledged > 30
+    assert bool(findings.unknown) == (store is Unclear)
+
+
+@pytest.mark.parametrize("mutant", [Forgetful, Twice, Garbling, HalfRenaming])
+def test_a_store_that_breaks_a_promise_is_caught(mutant: type[FakeStore]):
+    findings = drive(mutant(), 2.0).finish()
+    assert findings.wrong, f"{mutant.__name__}: {findings}"
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 70 * KIB])
+def test_a_value_is_known_by_its_bytes_and_no_other_bytes_are_one(size: int):
+    data = value_bytes(77, size)
+    assert read_value(data) == 77
+    assert read_value(data + b"x") is None
+    assert read_value(data[:-1]) is None
+    for at in {0, 8, len(data) // 2, len(data) - 1}:
+        assert read_value(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]) != 77
+
+
+# Whole runs.
+
+
+def options(**more: Any) -> Options:
+    fields: dict[str, Any] = {
+        "seed": 1,
+        "duration_s": 7.0,
+        "kinds": ("kill", "partition", "corrupt", "slow"),
+        "max_down": K,
+        "heal_timeout_s": 30.0,
+        "workload": "kv",
+        "replay": "again",
+    }
+    return Options(**(fields | more))
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run_kv(connect: Connect) -> Run:
+    def begin(cluster: LocalCluster, sizes: Any = SIZES, **more: Any) -> Outcome:
+        hands = LocalHands(cluster)
+        chaos = Chaos(descriptor.load(cluster.settings.name), connect(cluster, timeout_s=3), hands)
+        work = KeyValue(lambda: cluster.connect(timeout_s=15), seed=1, root="/kv", sizes=sizes)
+        try:
+            return run(chaos, connect(cluster, timeout_s=3), work, options(**more), say=print)
+        finally:
+            hands.wait()
+
+    return begin
+
+
+def test_within_k_a_run_passes_heals_and_leaves_nothing(
+    start: StartCluster, connect: Connect, run_kv: Run, tmp_path: Path
+):
+    cluster = start(tuning=BRISK)
+    outcome = run_kv(cluster, seed=31)  # kills, cuts off and slows down
+    assert outcome.verdict.passed, report.as_text(outcome)
+    assert outcome.planted >= 2
+    assert outcome.findings.acknowledged > 100
+    assert {sample.margin for sample in outcome.samples} <= {None, 0, 1, 2}
+    assert not any(node.faults.disturbs for node in cluster.nodes.values())
+    assert not connect(cluster).exists("/kv")
+
+    written, missing = report.write(outcome, tmp_path / "out")
+    assert [path.name for path in written[:2]] == ["report.txt", "report.json"]
+    assert len(written) == 3 or missing == [report.NO_PICTURE]
+    assert msgspec.json.decode(written[1].read_bytes())["verdict"]["passed"] is True
+    assert written[0].read_text().endswith("again: again\n")
+
+
+def test_beyond_k_a_run_fails_loudly_and_nothing_is_wrong(start: StartCluster, run_kv: Run):
+    cluster = start()
+    outcome = run_kv(
+        cluster,
+        sizes=[(1, (100 * KIB, 2 * MIB))],
+        kinds=("kill",),
+        max_down=K + 1,
+        duration_s=5.0,
+        heal_timeout_s=1.0,
+    )
+    assert outcome.findings.wrong == []
+    assert outcome.findings.refusals.get("TooFewShards"), report.as_text(outcome)
+    assert outcome.findings.unreadable, "what was kept and never written again is gone"
+    assert outcome.verdict.exit_status == 21, outcome.verdict
+
+
+def test_an_interrupted_run_takes_everything_back(start: StartCluster, connect: Connect):
+    cluster = start(tuning=BRISK)
+    chaos = Chaos(descriptor.load(cluster.settings.name), connect(cluster), LocalHands(cluster))
+    work = KeyValue(cluster.connect, seed=1, root="/kv", sizes=SIZES)
+
+    def interrupt(line: str) -> None:
+        if "cut" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(chaos, connect(cluster), work, options(kinds=("partition",)), say=interrupt)
+    assert chaos.active == []
+    assert not any(node.faults.disturbs for node in cluster.nodes.values())
+
+
+def test_a_run_does_not_begin_on_top_of_other_faults(
+    start: StartCluster, connect: Connect, run_kv: Run
+):
+    from diskless.chaos.schedule import Step
+
+    cluster = start(tuning=BRISK)
+    chaos = Chaos(descriptor.load(cluster.settings.name), connect(cluster), LocalHands(cluster))
+    chaos.plant(Step(at_s=0, kind="slow", victims=(1,), delay_ms=5), max_down=K)
+    with pytest.raises(BadRequest, match="chaos heal"):
+        run_kv(cluster)
+    chaos.heal()
+    eventually(lambda: chaos.down().spent == 0)
