@@ -2,6 +2,7 @@
 
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ import pytest
 from diskless.cli import exits
 from diskless.client import connect
 from diskless.config import MIB
+from diskless.launch.hands import hands
+from diskless.model import slot_name
 from tests.support import Program, content, eventually, session_of
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
@@ -46,59 +49,51 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture
-def three_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a Ray whose nodes are 127.0.0.1, .2 and .3."""
-    # Else Ray replaces a loopback address by that of the machine.
-    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+def three_nodes(tmp_path: Path) -> Iterator[str]:
+    """The address of a Ray whose nodes are this machine's address, 127.0.0.2 and 127.0.0.3."""
     directory = Path("/tmp") / f"dr-{secrets.token_hex(3)}"  # Ray wants a short path.
     with ExitStack() as started:
         started.callback(shutil.rmtree, directory, ignore_errors=True)
         head = start_ray(
             tmp_path / "1.log", "--head", "--port", "0", "--include-dashboard", "false",
-            "--node-ip-address", "127.0.0.1", "--temp-dir", str(directory),
+            "--temp-dir", str(directory),
         )  # fmt: skip
         started.callback(end, head)
         address = directory / "ray_current_cluster"
         eventually(lambda: address.exists() and address.read_text(), 60)
         found = address.read_text().strip()
-        for number in (2, 3):
-            node = start_ray(
-                tmp_path / f"{number}.log", "--address", found, "--node-ip-address",
-                f"127.0.0.{number}",
-            )  # fmt: skip
-            started.callback(end, node)
+        for number in (2, 3):  # One after the other: at once, both time out here.
+            log = tmp_path / f"{number}.log"
+            address_of_its_own = ("--node-ip-address", f"127.0.0.{number}")
+            started.callback(end, start_ray(log, "--address", found, *address_of_its_own))
+            eventually(lambda log=log: "--block" in log.read_text(), 60)
         yield found
 
 
 def test_a_killed_host_takes_its_agent_and_its_raylet_and_no_byte(three_nodes: str):
+    """By Ray's names of hosts: to agents, all three are one, since they share a machine."""
     program = Program(f"h-{secrets.token_hex(3)}")
-    shape = ("--agents", "3", "-m", "2", "-k", "1", "--memory", "64MiB")
-
-    def is_up() -> bool:
-        """Until all nodes have joined, agents would share one."""
-        done = program.run("up", *shape, "--ray-address", three_nodes)
-        assert done.returncode == exits.OK, done.stderr
-        if len({agent["host"] for agent in program.ok("status")["agents"]}) == 3:
-            return True
-        program.ok("down", "--discard")
-        return False
-
-    eventually(is_up, 120)
+    started = program.run(
+        "up", "--agents", "3", "-m", "2", "-k", "1", "--memory", "64MiB",
+        "--ray-address", three_nodes,
+    )  # fmt: skip
+    assert started.returncode == exits.OK, started.stderr
     try:
         with connect(program.name) as client:
             client.write("/a", content(3 * MIB))
-            victim = next(
-                agent for agent in program.ok("status")["agents"] if "127.0.0.3" in agent["host"]
-            )
-            raylet = psutil.Process(victim["pid"]).ppid()
-            assert "raylet" in psutil.Process(raylet).name()
+            pids = {agent["slot"]: agent["pid"] for agent in client.status()["agents"]}
+            raylets = {slot: psutil.Process(pid).ppid() for slot, pid in pids.items()}
+            assert len(set(raylets.values())) == 3, "each agent has a node of its own"
 
-            killed = program.ok("chaos", "kill-host", "127.0.0.3")
-            assert killed["killed"] == [victim["slot"]]
-            eventually(lambda: not runs(victim["pid"]) and not runs(raylet))
+            with hands(program.name) as ray:
+                (dead,) = ray.kill_host(f"{socket.gethostname()}/127.0.0.3")
+            victim = slot_name(dead)
+            eventually(lambda: not runs(pids[victim]) and not runs(raylets[victim]))
+            assert all(runs(pid) for slot, pid in pids.items() if slot != victim)
+            assert all(runs(pid) for slot, pid in raylets.items() if slot != victim)
             assert client.read("/a") == content(3 * MIB)
             eventually(lambda: client.status()["margin"] == 0)
-            line = program.refused(exits.OVER_BUDGET, "chaos", "kill-host", "127.0.0.2")
-            assert victim["slot"] in line
+            other = str((dead + 1) % 3)
+            assert victim in program.refused(exits.OVER_BUDGET, "chaos", "kill", other)
     finally:
         program.ok("down", "--discard")

@@ -140,7 +140,7 @@ def test_flipped_bytes_never_reach_a_client_and_heal_flips_them_back(
     with pytest.raises(OverBudget, match="agent-1 has corrupt shards"):
         chaos.plant(fault("corrupt", 5, shards=100), max_down=K)
     assert all(client.read(path) == content(MIB, path) for path in paths)
-    assert client.status()["corrupt_shards_seen"] > 0
+    eventually(lambda: client.status()["corrupt_shards_seen"] > 0)  # with the next pulse
     chaos.heal()
     eventually(lambda: chaos.down().spent == 0)
 

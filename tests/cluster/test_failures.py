@@ -423,7 +423,7 @@ def test_an_agent_of_another_major_version_takes_no_part(
         error = cluster.run(_error_of_query(cluster, stranger))
         assert "agent-0 speaks protocol 1.0 and the caller 2.0" in error
         assert on_loop(cluster, lambda: len(stranger.shards)) == 0
-        assert not leader(cluster).replica.state.agents[6].up
+        eventually(lambda: not leader(cluster).replica.state.agents[6].up)
     finally:
         cluster.run(stranger.stop())
 
