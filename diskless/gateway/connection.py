@@ -64,7 +64,7 @@ class Request:
 
     __slots__ = (
         "body_bytes", "connection", "deadline", "expired", "kind", "meta", "number",
-        "payload", "reply_bytes", "task", "within_s",
+        "payload", "reply_bytes", "running", "task", "within_s",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", frame: Frame) -> None:
@@ -85,6 +85,8 @@ class Request:
         """The client's patience; 0 if it did not tell."""
         self.deadline = 0.0
         self.expired = False
+        self.running = False
+        """Whether its task has begun: one that is cancelled before cleans nothing up."""
         self.task: asyncio.Task[None] | None = None
 
 

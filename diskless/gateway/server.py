@@ -265,6 +265,7 @@ class Gateway:
 
     async def _finish(self, request: Request, pending: Awaitable[Answer]) -> None:
         connection = request.connection
+        request.running = True
         try:
             meta, parts = await pending
             connection.reply(request, meta, parts)
@@ -291,7 +292,8 @@ class Gateway:
         loop = asyncio.get_running_loop()
         now = loop.time()
         for request in self._requests:
-            if now >= request.deadline and not request.expired and request.task is not None:
+            if request.running and not request.expired and now >= request.deadline:
+                assert request.task is not None
                 request.expired = True
                 request.task.cancel()
         for connection in list(self._connections):
