@@ -104,7 +104,7 @@ def test_a_query_goes_on_from_its_checkpoint(
             feed.arrive(files)
             with streams.running(totals(feed.stream(spark)), checkpoint, said) as query:
                 query.processAllAvailable()
-                eventually(lambda: suffixes_of_state(client, path) == suffixes)
+                eventually(lambda: suffixes_of_state(client, path) == suffixes, 60)
             assert said.latest == rows_of(totals(feed.batch(spark)))
     assert sorted(said.batches) == list(range(7))
 

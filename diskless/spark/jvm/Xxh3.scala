@@ -178,14 +178,20 @@ private[spark] object Xxh3 {
 
   private def halves(key: Long): Long = (key & 0xFFFFFFFFL) * (key >>> 32)
 
+  /** Line by line for the same reason: as a loop C2 of Java 17.0.15 compiles it wrongly too. */
   private def scramble(acc: Array[Long]): Unit = {
-    var i = 0
-    while (i < 8) {
-      val mixed = acc(i) ^ (acc(i) >>> 47) ^ long(Secret, SecretBytes - StripeBytes + 8 * i)
-      acc(i) = mixed * Prime32_1
-      i += 1
-    }
+    acc(0) = scrambled(acc(0), 0)
+    acc(1) = scrambled(acc(1), 8)
+    acc(2) = scrambled(acc(2), 16)
+    acc(3) = scrambled(acc(3), 24)
+    acc(4) = scrambled(acc(4), 32)
+    acc(5) = scrambled(acc(5), 40)
+    acc(6) = scrambled(acc(6), 48)
+    acc(7) = scrambled(acc(7), 56)
   }
+
+  private def scrambled(sum: Long, secretAt: Int): Long =
+    (sum ^ (sum >>> 47) ^ long(Secret, SecretBytes - StripeBytes + secretAt)) * Prime32_1
 
   private def mergeAccumulators(acc: Array[Long], secretAt: Int, start: Long): Long = {
     var result = start
