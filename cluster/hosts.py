@@ -13,6 +13,7 @@ master are there. Needs root, and a kernel that has namespaces and bridges.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from diskless.client.descriptor import HOME_VARIABLE
 from diskless.errors import BadRequest, DisklessError, LaunchFailed
 from diskless.launch import sessions
 from diskless.launch.record import Session
@@ -88,7 +90,8 @@ class Host:
     def command(self, *command: str) -> list[str]:
         """A command that runs on this host."""
         enter = ("nsenter", "--target", str(self._session().pid), "--net", "--mount", "--uts")
-        return [*enter, "env", f"TMPDIR={RUN}", *command]
+        home = self.state.parent / "home"  # descriptors, as if by NFS
+        return [*enter, "env", f"TMPDIR={RUN}", f"{HOME_VARIABLE}={home}", *command]
 
     def run(self, *command: str) -> None:
         """Raises LaunchFailed, with what it said, if it fails."""
@@ -160,6 +163,7 @@ class Hosts:
         """Raises LaunchFailed; `down` removes what is there by then."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.directory / "cluster.toml").write_text(config)
+        shutil.rmtree(self.directory / "home", ignore_errors=True)  # of earlier hosts
         Path(RUN).mkdir(mode=0o700, exist_ok=True)
         _ip("link", "add", BRIDGE, "type", "bridge")
         _ip("addr", "add", f"{OUTSIDE}/24", "dev", BRIDGE)

@@ -39,6 +39,7 @@ from diskless.spark.jar import find_java
 READY_TIMEOUT_S = 60.0
 REGISTERED = "Successfully registered with master"
 """What a Spark worker says when it has found its master."""
+RAY_RUNS = "Ray runtime started"
 
 
 # The configuration: see cluster.toml, which documents it.
@@ -173,6 +174,7 @@ class Launcher:
                 raise LaunchFailed(f"{self._token} is missing: copy the head's token there")
             join = ("--address", self.config.ray_address, "--node-ip-address", host)
             self._start("ray", [*_RAY, *join, *_RAY_OPTIONS], self.ray_env())
+            self._await("ray", "did not join", lambda: self._says("ray", RAY_RUNS))
         spark = self.config.spark
         names = [f"spark-worker-{number}" for number in range(spark.workers)]
         for name in names:
@@ -183,7 +185,9 @@ class Launcher:
             ]
             self._start(name, command, self._spark_env(host))
         for name in names:
-            self._await(name, "did not find its master", lambda name=name: self._registered(name))
+            self._await(
+                name, "did not find its master", lambda name=name: self._says(name, REGISTERED)
+            )
 
     def agents(self) -> None:
         """The diskless agents, and the properties with which Spark finds them."""
@@ -223,6 +227,8 @@ class Launcher:
     def ray_env(self) -> dict[str, str]:
         """What whoever speaks to this Ray must have in the environment."""
         base = private_ray.environment(str(self._token), os.environ)
+        if not self.config.head.host.startswith("127."):
+            del base[private_ray.LOOPBACK_ONLY]
         return private_ray.with_package(base)
 
     @property
@@ -260,8 +266,8 @@ class Launcher:
         if not sessions.wait(settled, READY_TIMEOUT_S):
             raise LaunchFailed(f"{name} {complaint}: {sessions.tail(self._state.log(name))}")
 
-    def _registered(self, name: str) -> bool:
-        return REGISTERED in self._state.log(name).read_text(errors="replace")
+    def _says(self, name: str, what: str) -> bool:
+        return what in self._state.log(name).read_text(errors="replace")
 
 
 _RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]

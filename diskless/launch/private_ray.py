@@ -28,6 +28,8 @@ OBJECT_STORE_BYTES = 80 * MIB
 """The least that Ray accepts: shards live in the agents' heaps, not there."""
 CPUS_MIN = 2
 
+LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+
 _LOOPBACK = "127.0.0.1"
 
 
@@ -44,7 +46,7 @@ def environment(token: str, base: Mapping[str, str]) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_enable_metrics_collection": "0",
         # With 0 Ray keeps every listener on the address of its node, which is loopback.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        LOOPBACK_ONLY: "0",
     }
 
 
