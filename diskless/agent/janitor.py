@@ -12,9 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from diskless.agent.ports import Pulse, ShardPeers
-from diskless.agent.replica import Replica, Router
+from diskless.agent.replica import Replica
 from diskless.agent.rewriter import REWRITE_BYTES_MAX, REWRITE_FILES_MAX, Rewriter
 from diskless.agent.roster import Roster
+from diskless.agent.router import Router
 from diskless.agent.shards import ShardStore
 from diskless.agent.uploads import Uploads
 from diskless.config import Tuning

@@ -10,8 +10,9 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 
 from diskless.agent.ports import Beat, Hold, LeaderPeers, Pulse
-from diskless.agent.replica import Replica, Router
+from diskless.agent.replica import Replica
 from diskless.agent.roster import Roster
+from diskless.agent.router import Router
 from diskless.agent.shards import ShardStore
 from diskless.errors import DisklessError, Unavailable
 from diskless.model import AgentInfo, slot_name

@@ -13,8 +13,8 @@ from functools import partial
 
 from msgspec import Struct
 
-from diskless.agent.replica import Router
 from diskless.agent.roster import Roster
+from diskless.agent.router import Router
 from diskless.agent.writer import Writer
 from diskless.config import Tuning
 from diskless.errors import (

@@ -1,33 +1,28 @@
-"""The namespace on this agent: its voter, if it has one, and the way to the leader.
+"""The namespace on this agent: its voter, if it has one.
 
 `Replica` drives the pure protocol of `namespace.replication`: it owns the clock, the
 waiting requests and the messages to other voters, and nothing of the protocol's rules.
-Slots 0 to 2k vote; on other agents it only says that they do not lead. `Router` is what
-the rest of the agent uses: it finds the leader and repeats what got no answer, which is
-safe for every command (client commands carry their session and sequence, the others
-change nothing the second time).
+Slots 0 to 2k vote; on other agents it only says that they do not lead. The rest of the
+agent asks through `agent.router`, wherever the leader is.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
 
-from diskless.agent.ports import LeaderPeers, VoterPeers
+from diskless.agent.ports import VoterPeers
 from diskless.agent.roster import Roster
 from diskless.config import ClusterSettings
 from diskless.errors import (
     BadRequest,
-    DeadlineExceeded,
     DisklessError,
     NoQuorum,
     NotLeader,
-    SessionExpired,
     Unavailable,
 )
 from diskless.model import HeldShard, StripeId, slot_name
@@ -44,12 +39,6 @@ log = logging.getLogger(__name__)
 TICK_S = 0.02
 COMMAND_BYTES_MAX = 12 << 20
 """It must fit in one message between voters."""
-RETRY_PAUSE_S_MIN = 0.02
-RETRY_PAUSE_S_MAX = 0.16
-"""Between two questions for who leads; the answer itself ends the pause."""
-LEADER_PATIENCE = 2.0
-PROBE_PATIENCE = 0.25
-"""In failure timeouts: for a leader's answer, and for that of a voter which may lead."""
 REFUSED_WITHIN_S = 0.5
 """Two broken streams to a voter in this time mean that nobody listens there."""
 SUSPECT_PAUSE_S = 0.05
@@ -389,143 +378,3 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 def _clock_ms() -> int:
     return time.clock_gettime_ns(_CLOCK) // 1_000_000
-
-
-_Ask = Callable[[int, str, float], Awaitable[Any]]
-"""Asks the voter of a slot, at an address, for so many seconds."""
-
-
-class Router:
-    """The namespace, wherever it is led."""
-
-    def __init__(
-        self,
-        *,
-        replica: Replica,
-        roster: Roster,
-        peers: LeaderPeers,
-        timeout_s: float,
-        failure_timeout_s: float,
-    ) -> None:
-        self._replica = replica
-        self._roster = roster
-        self._peers = peers
-        self._timeout_s = timeout_s
-        self._failure_timeout_s = failure_timeout_s
-        self._turn = 0
-        self._no_quorum: NoQuorum | None = None
-
-    def hindrance(self) -> NoQuorum | None:
-        """Why the namespace does not answer, as far as its voters told lately."""
-        return self._replica.cut_off() or self._no_quorum
-
-    async def execute(self, command: c.Command) -> tuple[c.Result, ...]:
-        """Raises Unavailable when no leader answered within the deadline; NoQuorum."""
-        tries = 0
-
-        async def ask(slot: int, address: str, timeout_s: float) -> tuple[c.Result, ...]:
-            nonlocal tries
-            tries += 1
-            if slot != self._replica.slot:
-                return await self._peers.execute(slot, address, command, timeout_s=timeout_s)
-            try:
-                return await self._replica.execute(command)
-            except NotLeader:
-                tries -= 1  # it certainly was not carried out
-                raise
-
-        results: tuple[c.Result, ...] = await self._retry(ask)
-        return results if tries == 1 else tuple(_after_repeat(result) for result in results)
-
-    async def run(self, command: c.Command) -> c.Done:
-        """A command with one result; a refusal is raised as its error."""
-        (result,) = await self.execute(command)
-        if isinstance(result, c.Refused):
-            raise result.error()
-        return result
-
-    async def query(self, query: q.Query) -> Any:
-        async def ask(slot: int, address: str, timeout_s: float) -> Any:
-            if slot == self._replica.slot:
-                return self._replica.answer(query)
-            return await self._peers.query(slot, address, query, timeout_s=timeout_s)
-
-        return await self._retry(ask)
-
-    async def _retry(self, ask: _Ask) -> Any:
-        failed: int | None = None
-        pause_s = RETRY_PAUSE_S_MIN
-        last: DisklessError = Unavailable("no voter has been found yet")
-        # Whoever asks a namespace without a quorum shall hear why before its own time is
-        # up, and may come again.
-        patient_until = asyncio.get_running_loop().time() + self._failure_timeout_s / 2
-        try:
-            async with asyncio.timeout(self._timeout_s) as limit:
-                while True:
-                    if failed is None and self._replica.leads:
-                        self._no_quorum = None
-                    else:
-                        self._no_quorum = self._replica.cut_off() or self._no_quorum
-                    if self._no_quorum is not None:
-                        limit.reschedule(patient_until)
-                    leader, slot = self._roster.leader, self._whom_to_ask(failed)
-                    address = self._roster.address_of(slot)
-                    if address is not None:
-                        try:
-                            answer = await self._ask(ask, slot, address)
-                        except (Unavailable, NotLeader) as error:
-                            last = error
-                            if isinstance(error, NoQuorum):
-                                self._no_quorum = error
-                        except DisklessError:
-                            self._no_quorum = None  # a refusal is an answer too
-                            raise
-                        else:
-                            self._no_quorum = None
-                            return answer
-                    failed = slot
-                    if self._roster.leader == leader:
-                        await self._pause(pause_s)
-                        pause_s = min(2 * pause_s, RETRY_PAUSE_S_MAX)
-        except TimeoutError:
-            if self._no_quorum is not None:
-                raise self._no_quorum from None
-            raise Unavailable(f"no leader answered within {self._timeout_s:g} s: {last}") from None
-
-    async def _ask(self, ask: _Ask, slot: int, address: str) -> Any:
-        """One try. A frozen leader is not waited for once another one is known."""
-        if slot == self._replica.slot:
-            return await ask(slot, address, self._timeout_s)
-        leads = slot == self._roster.leader
-        timeout_s = self._failure_timeout_s * (LEADER_PATIENCE if leads else PROBE_PATIENCE)
-        try:
-            async with self._roster.until_leader_moves():
-                return await ask(slot, address, timeout_s)
-        except TimeoutError:
-            raise Unavailable(f"the leader changed while {slot_name(slot)} was asked") from None
-
-    async def _pause(self, pause_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with self._roster.until_leader_moves():
-                await asyncio.sleep(pause_s)
-
-    def _whom_to_ask(self, failed: int | None) -> int:
-        """The leader, as far as is known here, unless it just failed; else voters in turn."""
-        if self._replica.leads:
-            return self._replica.slot
-        for known in (self._replica.leader, self._roster.leader):
-            if known is not None and known != failed:
-                return known
-        self._turn = (self._turn + 1) % self._replica.voters
-        return self._turn
-
-
-def _after_repeat(result: c.Result) -> c.Result:
-    """An expired session refuses a repeat although the first try may have run.
-
-    A client that sent its command once would take SessionExpired for proof that it did
-    not, and run it again.
-    """
-    if isinstance(result, c.Refused) and result.reason == SessionExpired.__name__:
-        return c.Refused(DeadlineExceeded.__name__, f"the outcome cannot be told: {result.message}")
-    return result

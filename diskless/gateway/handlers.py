@@ -14,8 +14,9 @@ from diskless import paths
 from diskless.agent.faults import Faults
 from diskless.agent.packer import Packer, PendingFile, PendingPut
 from diskless.agent.reader import Reader
-from diskless.agent.replica import Replica, Router
+from diskless.agent.replica import Replica
 from diskless.agent.roster import Roster
+from diskless.agent.router import Router
 from diskless.agent.shards import ShardStore
 from diskless.agent.uploads import Upload, Uploads
 from diskless.checksum import file_checksum

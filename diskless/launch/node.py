@@ -25,10 +25,11 @@ from diskless.agent.ports import Hold
 from diskless.agent.reader import Reader
 from diskless.agent.rebuilder import Rebuilder
 from diskless.agent.repairer import Repairer
-from diskless.agent.replica import Replica, Router
+from diskless.agent.replica import Replica
 from diskless.agent.report import Reporter
 from diskless.agent.rewriter import Rewriter
 from diskless.agent.roster import Roster
+from diskless.agent.router import Router
 from diskless.agent.scrubber import Scrubber
 from diskless.agent.shards import RESERVE_SHARE, ShardStore
 from diskless.agent.uploads import Uploads

@@ -1,0 +1,172 @@
+"""The way to the leader of the namespace, for the rest of an agent.
+
+It finds who leads, follows as that changes, and repeats what got no answer. Repeating is
+safe for every command: those of clients carry their session and sequence, the others change
+nothing the second time. It never decides anything about the namespace itself.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from diskless.agent.ports import LeaderPeers
+from diskless.agent.replica import Replica
+from diskless.agent.roster import Roster
+from diskless.errors import (
+    DeadlineExceeded,
+    DisklessError,
+    NoQuorum,
+    NotLeader,
+    SessionExpired,
+    Unavailable,
+)
+from diskless.model import slot_name
+from diskless.namespace import commands as c
+from diskless.namespace import queries as q
+
+RETRY_PAUSE_S_MIN = 0.02
+RETRY_PAUSE_S_MAX = 0.16
+"""Between two questions for who leads; the answer itself ends the pause."""
+LEADER_PATIENCE = 2.0
+PROBE_PATIENCE = 0.25
+"""In failure timeouts: for a leader's answer, and for that of a voter which may lead."""
+
+_Ask = Callable[[int, str, float], Awaitable[Any]]
+"""Asks the voter of a slot, at an address, for so many seconds."""
+
+
+class Router:
+    """The namespace, wherever it is led."""
+
+    def __init__(
+        self,
+        *,
+        replica: Replica,
+        roster: Roster,
+        peers: LeaderPeers,
+        timeout_s: float,
+        failure_timeout_s: float,
+    ) -> None:
+        self._replica = replica
+        self._roster = roster
+        self._peers = peers
+        self._timeout_s = timeout_s
+        self._failure_timeout_s = failure_timeout_s
+        self._turn = 0
+        self._no_quorum: NoQuorum | None = None
+
+    def hindrance(self) -> NoQuorum | None:
+        """Why the namespace does not answer, as far as its voters told lately."""
+        return self._replica.cut_off() or self._no_quorum
+
+    async def execute(self, command: c.Command) -> tuple[c.Result, ...]:
+        """Raises Unavailable when no leader answered within the deadline; NoQuorum."""
+        tries = 0
+
+        async def ask(slot: int, address: str, timeout_s: float) -> tuple[c.Result, ...]:
+            nonlocal tries
+            tries += 1
+            if slot != self._replica.slot:
+                return await self._peers.execute(slot, address, command, timeout_s=timeout_s)
+            try:
+                return await self._replica.execute(command)
+            except NotLeader:
+                tries -= 1  # it certainly was not carried out
+                raise
+
+        results: tuple[c.Result, ...] = await self._retry(ask)
+        return results if tries == 1 else tuple(_after_repeat(result) for result in results)
+
+    async def run(self, command: c.Command) -> c.Done:
+        """A command with one result; a refusal is raised as its error."""
+        (result,) = await self.execute(command)
+        if isinstance(result, c.Refused):
+            raise result.error()
+        return result
+
+    async def query(self, query: q.Query) -> Any:
+        async def ask(slot: int, address: str, timeout_s: float) -> Any:
+            if slot == self._replica.slot:
+                return self._replica.answer(query)
+            return await self._peers.query(slot, address, query, timeout_s=timeout_s)
+
+        return await self._retry(ask)
+
+    async def _retry(self, ask: _Ask) -> Any:
+        failed: int | None = None
+        pause_s = RETRY_PAUSE_S_MIN
+        last: DisklessError = Unavailable("no voter has been found yet")
+        # Whoever asks a namespace without a quorum shall hear why before its own time is
+        # up, and may come again.
+        patient_until = asyncio.get_running_loop().time() + self._failure_timeout_s / 2
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                while True:
+                    if failed is None and self._replica.leads:
+                        self._no_quorum = None
+                    else:
+                        self._no_quorum = self._replica.cut_off() or self._no_quorum
+                    if self._no_quorum is not None:
+                        limit.reschedule(patient_until)
+                    leader, slot = self._roster.leader, self._whom_to_ask(failed)
+                    address = self._roster.address_of(slot)
+                    if address is not None:
+                        try:
+                            answer = await self._ask(ask, slot, address)
+                        except (Unavailable, NotLeader) as error:
+                            last = error
+                            if isinstance(error, NoQuorum):
+                                self._no_quorum = error
+                        except DisklessError:
+                            self._no_quorum = None  # a refusal is an answer too
+                            raise
+                        else:
+                            self._no_quorum = None
+                            return answer
+                    failed = slot
+                    if self._roster.leader == leader:
+                        await self._pause(pause_s)
+                        pause_s = min(2 * pause_s, RETRY_PAUSE_S_MAX)
+        except TimeoutError:
+            if self._no_quorum is not None:
+                raise self._no_quorum from None
+            raise Unavailable(f"no leader answered within {self._timeout_s:g} s: {last}") from None
+
+    async def _ask(self, ask: _Ask, slot: int, address: str) -> Any:
+        """One try. A frozen leader is not waited for once another one is known."""
+        if slot == self._replica.slot:
+            return await ask(slot, address, self._timeout_s)
+        leads = slot == self._roster.leader
+        timeout_s = self._failure_timeout_s * (LEADER_PATIENCE if leads else PROBE_PATIENCE)
+        try:
+            async with self._roster.until_leader_moves():
+                return await ask(slot, address, timeout_s)
+        except TimeoutError:
+            raise Unavailable(f"the leader changed while {slot_name(slot)} was asked") from None
+
+    async def _pause(self, pause_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with self._roster.until_leader_moves():
+                await asyncio.sleep(pause_s)
+
+    def _whom_to_ask(self, failed: int | None) -> int:
+        """The leader, as far as is known here, unless it just failed; else voters in turn."""
+        if self._replica.leads:
+            return self._replica.slot
+        for known in (self._replica.leader, self._roster.leader):
+            if known is not None and known != failed:
+                return known
+        self._turn = (self._turn + 1) % self._replica.voters
+        return self._turn
+
+
+def _after_repeat(result: c.Result) -> c.Result:
+    """An expired session refuses a repeat although the first try may have run.
+
+    A client that sent its command once would take SessionExpired for proof that it did
+    not, and run it again.
+    """
+    if isinstance(result, c.Refused) and result.reason == SessionExpired.__name__:
+        return c.Refused(DeadlineExceeded.__name__, f"the outcome cannot be told: {result.message}")
+    return result
