@@ -13,6 +13,7 @@ import diskless
 import diskless.spark
 from diskless.launch.local import LocalCluster
 from diskless.spark.jar import build, jar
+from tests.spark import streams
 from tests.support import check_ledger_of_leader
 
 CASES = Path(__file__).parent / "jvm"
@@ -51,6 +52,14 @@ def spark(cluster: LocalCluster) -> Iterator[Any]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def end_all(spark: Any) -> Iterator[None]:
+    """For tests with streams: Spark keeps a query's stores, and the pace at which it looks
+    after them, until it is told to end them."""
+    yield
+    streams.end_all(spark)
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,8 @@ from tests.spark import streams
 from tests.spark.streams import Numbers, Said, files_under, rows_of, totals
 from tests.support import BRISK, STRIPED, Program, Relay, eventually, kill, leader, ray_program
 
+pytestmark = pytest.mark.usefixtures("end_all")
+
 AGENTS, K = 6, 2
 VOTERS = 2 * K + 1
 NUMBERS = Numbers(rows=600, keys=500)
@@ -35,12 +37,6 @@ ROCKSDB = {streams.PROVIDER: streams.ROCKSDB, streams.CHANGELOG: False}
 SHORT = {streams.TIMEOUT: "6s"}
 """How long Spark waits for agents before a query fails."""
 RECOVERY_S = 60.0
-
-
-@pytest.fixture(autouse=True)
-def end_all(spark: SparkSession) -> Iterator[None]:
-    yield
-    streams.end_all(spark)
 
 
 def check(spark: SparkSession, said: Said) -> None:

@@ -8,6 +8,8 @@ from diskless.launch.local import LocalCluster
 from diskless.workloads.nexmark import BUSY_BIDS, Nexmark, Rows
 from diskless.workloads.progress import follow
 
+pytestmark = pytest.mark.usefixtures("end_all")
+
 TIMEOUT_S = 120.0
 
 
@@ -16,7 +18,6 @@ def run(work: Nexmark, spark: Any, root: str, batches: int) -> list[int]:
     return [follow(q, more=batches, timeout_s=TIMEOUT_S, each=lambda _: None) for q in queries]
 
 
-@pytest.mark.slow  # half a minute; `make chaos` runs it under faults
 def test_both_queries_equal_the_batch_answer_and_go_on_after_a_restart(
     spark: Any, cluster: LocalCluster
 ):

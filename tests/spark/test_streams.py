@@ -20,6 +20,8 @@ from tests.spark.streams import Feed, Numbers, OtherJvm, Said, files_under, rows
 from tests.support import BRISK, bytes_used, eventually
 
 HDFS: dict[str, object] = {}
+pytestmark = pytest.mark.usefixtures("end_all")
+
 ROCKSDB = {streams.PROVIDER: streams.ROCKSDB, streams.CHANGELOG: False}
 CHANGELOG = {streams.PROVIDER: streams.ROCKSDB, streams.CHANGELOG: True}
 SECOND_FORMAT = CHANGELOG | {streams.STATE_FORMAT: 2}
@@ -27,12 +29,6 @@ SECOND_FORMAT = CHANGELOG | {streams.STATE_FORMAT: 2}
 PARTITIONS = 2
 OFTEN = {streams.MAINTENANCE: "200ms", streams.DELTAS_PER_SNAPSHOT: 2}
 """Snapshots are made and old versions deleted while a test looks on."""
-
-
-@pytest.fixture(autouse=True)
-def end_all(spark: SparkSession) -> Iterator[None]:
-    yield
-    streams.end_all(spark)
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +100,7 @@ def test_a_query_goes_on_from_its_checkpoint(
             feed.arrive(files)
             with streams.running(totals(feed.stream(spark)), checkpoint, said) as query:
                 query.processAllAvailable()
-                eventually(lambda: suffixes_of_state(client, path) == suffixes, 60)
+                eventually(lambda: suffixes_of_state(client, path) == suffixes)
             assert said.latest == rows_of(totals(feed.batch(spark)))
     assert sorted(said.batches) == list(range(7))
 
