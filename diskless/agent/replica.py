@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -43,13 +43,6 @@ REFUSED_WITHIN_S = 0.5
 """Two broken streams to a voter in this time mean that nobody listens there."""
 SUSPECT_PAUSE_S = 0.05
 """Between two hints to the protocol that the same voter is gone."""
-
-LATER_S = 0.008
-"""How long the voters wait for an entry that no quorum needs them for."""
-LATER_BYTES_MAX = 64 << 10
-"""Larger entries go to all at once: they shall not pile up."""
-PROMPT_S = 0.25
-"""A voter that was not heard for this long is not counted on."""
 
 _WITH_MEMORY = (vr.Status.NORMAL, vr.Status.VIEW_CHANGE)
 
@@ -84,8 +77,6 @@ class Replica:
         self._last_request = 0
         self._broke_s: dict[int, float] = {}
         self._suspected_s: dict[int, float] = {}
-        self._heard_s: dict[int, float] = {}
-        self._later: dict[int, list[bytes]] = {}
         self.report: Callable[[], bytes] | None = None
         self.on_roster: Callable[[], None] = lambda: None
         """Called on the leader whenever an agent's address or state has changed."""
@@ -177,14 +168,16 @@ class Replica:
         self._roster.meet({slot: address})
 
     def receive(self, sender: int, message: bytes) -> None:
-        """Takes a message. Raises BadRequest when it is not one."""
+        """Takes a message; an empty one only opens a stream. Raises BadRequest when it is
+        none."""
         if self._voter is None or not 0 <= sender < self.voters:
             raise BadRequest(f"{slot_name(self.slot)} and {sender} are not both voters")
+        if not message:
+            return
         try:
             decoded = messages.decode(message)
         except msgspec.DecodeError as error:
             raise BadRequest(f"malformed message of {slot_name(sender)}: {error}") from None
-        self._heard_s[sender] = time.monotonic()
         self._do(self._voter.receive(sender, decoded, _clock_ms()))
 
     def stream_broke(self, slot: int, address: str) -> None:
@@ -287,14 +280,8 @@ class Replica:
             match effect:
                 case vr.Send(to, message):
                     data = messages.encode(message)
-                    spared = (
-                        self._spared(to, len(data)) if type(message) is messages.Prepare else ()
-                    )
                     for slot in to:
-                        if slot in spared:
-                            self._post_later(slot, data)
-                        else:
-                            self._post(slot, data)
+                        self._post(slot, data)
                 case vr.Reply(request, results, _):
                     self._settle(request, results)
                 case vr.Rejected(request, reason, _):
@@ -310,37 +297,10 @@ class Replica:
             self._roster_version = self.state.roster_version
             self.on_roster()
 
-    def _spared(self, to: Sequence[int], size: int) -> Collection[int]:
-        """Which voters need not have an entry at once.
-
-        Every message costs both sides the same, whatever it carries. k prompt voters and the
-        leader are a quorum; the others get several entries in one message, a little later.
-        To the protocol that is a slow network, which is what it is made for.
-        """
-        if size > LATER_BYTES_MAX:
-            return ()
-        since_s = time.monotonic() - PROMPT_S
-        prompt = [slot for slot in to if self._heard_s.get(slot, 0.0) > since_s]
-        needed = self.voters // 2
-        return () if len(prompt) < needed else set(to) - set(prompt[:needed])
-
     def _post(self, slot: int, data: bytes) -> None:
         address = self._roster.address_of(slot)
         if address is not None:
-            for earlier in self._later.pop(slot, ()):
-                self._peers.post(slot, address, earlier)
             self._peers.post(slot, address, data)
-
-    def _post_later(self, slot: int, data: bytes) -> None:
-        if not self._later:
-            asyncio.get_running_loop().call_later(LATER_S, self._post_rest)
-        self._later.setdefault(slot, []).append(data)
-
-    def _post_rest(self) -> None:
-        for slot, (*earlier, last) in list(self._later.items()):
-            self._later[slot] = earlier
-            self._post(slot, last)
-        self._later.clear()
 
     def _rejection(self, reason: vr.RejectReason) -> DisklessError:
         if reason is vr.RejectReason.NOT_LEADER:

@@ -99,6 +99,11 @@ class Link:
         self._closed = True
         self._break(Unavailable(f"the connection to {self._peer} was closed"))
 
+    def interrupt(self, why: str) -> None:
+        """Takes the stream for broken, as if it had ended."""
+        if self._stream is not None:
+            self._lost(why)
+
     def _enqueue(self, call: Any, payload: Buffer | None) -> None:
         size = _size_of(call, payload)
         self._queue.append((call, payload, size))
@@ -147,7 +152,10 @@ class Link:
         if stream is not self._stream:
             return
         detail = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
-        self._break(Unavailable(f"{self._peer} cannot be reached: {detail or 'stream ended'}"))
+        self._lost(detail or "stream ended")
+
+    def _lost(self, detail: object) -> None:
+        self._break(Unavailable(f"{self._peer} cannot be reached: {detail}"))
         if self._on_broken is not None:
             self._on_broken()
 

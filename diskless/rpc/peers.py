@@ -19,6 +19,7 @@ from diskless.model import AgentInfo, HeldShard, Place, Stripe, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Link
+from diskless.rpc.lane import Hello
 from diskless.rpc.services import (
     ADDRESS_KEY,
     CHANNEL_OPTIONS,
@@ -31,11 +32,11 @@ from diskless.rpc.services import (
     SECRET_KEY,
     SHARDS,
     SLOT_KEY,
-    VOTER_BATCH,
     Service,
     format_protocol,
 )
 from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
+from diskless.rpc.voters import VoterLink
 
 
 class Peers:
@@ -51,7 +52,7 @@ class Peers:
         """Told of a slot and an address whose stream of voters' messages broke."""
         self._secret = secret
         self._tuning = tuning
-        self._links: dict[tuple[str, int, str], tuple[grpc.aio.Channel, Link]] = {}
+        self._links: dict[tuple[str, int, str], tuple[grpc.aio.Channel, Link | VoterLink]] = {}
         self._closing: set[asyncio.Future[None]] = set()
         self._closed = False
         self.messages_sent = 0
@@ -196,23 +197,27 @@ class Peers:
             return
         key = (REPLICA_METHOD, slot, address)
         if key not in self._links:
-            channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-            stream = channel.stream_stream(REPLICA_METHOD)
-            metadata = (
-                *self._introduction(slot),
-                (FROM_KEY, str(self._slot)),
-                (ADDRESS_KEY, self.address),
-            )
-            link = Link(
-                lambda: stream(metadata=metadata),
-                peer=f"{slot_name(slot)} at {address}",
-                join=VOTER_BATCH.join,
-                split=VOTER_BATCH.split,
-                count_message=self._count_message,
-                on_broken=lambda: self.on_broken(slot, address),
-            )
-            self._links[key] = channel, link
-        self._links[key][1].post(message, len(message))
+            self._links[key] = self._introduce(slot, address)
+        link = self._links[key][1]
+        assert isinstance(link, VoterLink)
+        link.post(message)
+
+    def _introduce(self, slot: int, address: str) -> tuple[grpc.aio.Channel, VoterLink]:
+        channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        stream = channel.stream_stream(REPLICA_METHOD)
+        metadata = (
+            *self._introduction(slot),
+            (FROM_KEY, str(self._slot)),
+            (ADDRESS_KEY, self.address),
+        )
+        return channel, VoterLink(
+            lambda: stream(metadata=metadata),
+            peer=f"{slot_name(slot)} at {address}",
+            host=address.rpartition(":")[0].strip("[]"),
+            hello=Hello(self._secret, slot, self._slot, self.address),
+            count_message=self._count_message,
+            on_broken=lambda: self.on_broken(slot, address),
+        )
 
     async def close(self) -> None:
         self._closed = True
@@ -253,7 +258,9 @@ class Peers:
                 count_message=self._count_message,
             )
             self._links[key] = channel, link
-        return self._links[key][1]
+        known = self._links[key][1]
+        assert isinstance(known, Link)
+        return known
 
     def _introduction(self, slot: int) -> tuple[tuple[str, str], ...]:
         """What every stream begins with: that we may, whom we mean, what we speak."""

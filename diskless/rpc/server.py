@@ -16,9 +16,11 @@ from diskless.model import AgentInfo, HeldShard, Stripe, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Handler, Item, serve
+from diskless.rpc.lane import LaneDoor
 from diskless.rpc.services import (
     ADDRESS_KEY,
     FROM_KEY,
+    LANE_KEY,
     MEMBERSHIP,
     MESSAGE_BYTES_MAX,
     NAMESPACE,
@@ -95,6 +97,8 @@ class AgentServer:
         self._namespace = namespace
         self._member = member
         self._server: grpc.aio.Server | None = None
+        self._lanes = LaneDoor(slot=slot, secret=secret, meet=voter.meet, receive=voter.receive)
+        self._lane_port = 0
 
     async def start(self, host: str, port: int = 0) -> str:
         """Listens and returns host:port."""
@@ -112,12 +116,14 @@ class AgentServer:
                 _handler(REPLICA_METHOD, self._receive_votes),
             )
         )
+        self._lane_port = await self._lanes.start(host)
         bound = server.add_insecure_port(f"{host}:{port}")
         await server.start()
         self._server = server
         return f"{host}:{bound}"
 
     async def stop(self, grace_s: float | None = None) -> None:
+        self._lanes.stop()
         if self._server is not None:
             await self._server.stop(grace_s)
 
@@ -138,6 +144,7 @@ class AgentServer:
     async def _receive_votes(self, requests: Any, context: grpc.aio.ServicerContext) -> None:
         """Hands the messages of one other voter to this one; nothing is answered."""
         await self._admit(context)
+        await context.send_initial_metadata(((LANE_KEY, str(self._lane_port)),))
         given = dict(context.invocation_metadata() or ())
         try:
             sender, address = int(given[FROM_KEY]), str(given[ADDRESS_KEY])

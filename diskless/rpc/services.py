@@ -18,9 +18,11 @@ FROM_KEY = "diskless-from"
 ADDRESS_KEY = "diskless-address"
 """Which voter calls, and where it listens."""
 
+LANE_KEY = "diskless-lane"
+"""In a voter's answer: the port of its fast lane (`rpc.lane`)."""
 PROTOCOL_KEY = "diskless-protocol"
 """What version of these services the caller speaks: MAJOR.MINOR."""
-PROTOCOL = (1, 0)
+PROTOCOL = (1, 1)
 """Agents of one major version understand each other, so that an upgrade can roll through
 a cluster. A minor version may only add what others can do without."""
 

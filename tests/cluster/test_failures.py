@@ -22,10 +22,12 @@ from diskless.namespace import queries as q
 from diskless.rpc.services import (
     MEMBERSHIP,
     NAMESPACE,
+    PROTOCOL,
     PROTOCOL_KEY,
     SECRET_KEY,
     SHARDS,
     SLOT_KEY,
+    format_protocol,
 )
 from diskless.rpc.v1 import shards_pb2
 from tests.conftest import Connect, StartCluster
@@ -44,6 +46,8 @@ from tests.support import (
     shards_stored,
     stripes_of,
 )
+
+OURS = format_protocol(PROTOCOL)
 
 
 def together(*work: Callable[[], object]) -> None:
@@ -401,7 +405,7 @@ def test_an_agent_of_another_major_version_is_refused_in_one_clear_line(
             list(channel.stream_stream(SHARDS.method)(iter([]), metadata=metadata, timeout=5))
         assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
         assert caught.value.details() == (
-            f"agent-0 speaks protocol 1.0 and the caller {version or 'none'}: "
+            f"agent-0 speaks protocol {OURS} and the caller {version or 'none'}: "
             "run one major version of diskless on all agents"
         )
         newer_minor = (*metadata[:2], (PROTOCOL_KEY, "1.7"))
@@ -421,7 +425,7 @@ def test_an_agent_of_another_major_version_takes_no_part(
     try:
         client.write("/a", content(8 * MIB))
         error = cluster.run(_error_of_query(cluster, stranger))
-        assert "agent-0 speaks protocol 1.0 and the caller 2.0" in error
+        assert f"agent-0 speaks protocol {OURS} and the caller 2.0" in error
         assert on_loop(cluster, lambda: len(stranger.shards)) == 0
         eventually(lambda: not leader(cluster).replica.state.agents[6].up)
     finally:

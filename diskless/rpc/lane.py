@@ -1,0 +1,206 @@
+"""The fast lane between two voters: their messages on a plain TCP connection.
+
+A message on a gRPC stream costs each side some 0.1 ms of Python, a commit takes two each
+way, and every commit of a client waits for them. So the gRPC stream between two voters
+(`Replica.Exchange`) introduces them, checks that they may and can talk, and tells where the
+lane is; what they say then goes there, each message behind its length. A lane that does not
+come up, or is lost, leaves everything to the stream. Which message takes which way does not
+matter: the protocol expects that any may be lost, late, doubled or out of order.
+"""
+
+import asyncio
+import hmac
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from diskless.errors import BadFrame, BadRequest, DisklessError, Unauthorized
+
+log = logging.getLogger(__name__)
+
+MESSAGE_BYTES_MAX = 16 << 20
+HELLO_BYTES_MAX = 4 << 10
+UNSENT_BYTES_MAX = 32 << 20
+"""What may wait for a voter that does not read; the rest is dropped."""
+OPEN_TIMEOUT_S = 2.0
+HELLO_TIMEOUT_S = 5.0
+SILENCE_MS_MAX = 5_000
+"""Bytes without a receipt for this long end the connection: after a cut TCP would try again
+only minutes later, and a new connection comes up at once."""
+
+_LENGTH_BYTES = 4
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """Who wants to talk with whom, and by what right."""
+
+    secret: str
+    slot: int
+    """Whom the caller means: a restarted agent may have got the port of another."""
+    sender: int
+    address: str
+    """Where the caller's own gRPC door is."""
+
+
+_decode_hello = msgspec.msgpack.Decoder(Hello).decode
+
+
+class Lane(asyncio.Protocol):
+    """The sending end."""
+
+    def __init__(self, on_lost: Callable[[], None]) -> None:
+        self._on_lost = on_lost
+        self._transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        _tune(transport.get_extra_info("socket"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._on_lost()
+
+    @property
+    def usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, message: bytes) -> None:
+        """Sends a message, or drops it when too much waits already."""
+        if self._transport.get_write_buffer_size() + len(message) <= UNSENT_BYTES_MAX:
+            self._transport.write(len(message).to_bytes(_LENGTH_BYTES) + message)
+
+    def close(self) -> None:
+        self._on_lost = lambda: None
+        if self._transport is not None:
+            self._transport.abort()
+
+
+async def open_lane(host: str, port: int, hello: Hello, on_lost: Callable[[], None]) -> Lane:
+    """A lane to a voter. Raises OSError, TimeoutError."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(OPEN_TIMEOUT_S):
+        _, lane = await loop.create_connection(lambda: Lane(on_lost), host, port)
+    lane.send(msgspec.msgpack.encode(hello))
+    return lane
+
+
+class LaneDoor:
+    """The receiving ends of an agent, behind one port of their own."""
+
+    def __init__(
+        self,
+        *,
+        slot: int,
+        secret: str,
+        meet: Callable[[int, str], None],
+        receive: Callable[[int, bytes], None],
+    ) -> None:
+        self._slot = slot
+        self._secret = secret.encode()
+        self._server: asyncio.Server | None = None
+        self._open: set[_Inbound] = set()
+        self.meet = meet
+        self.receive = receive
+
+    async def start(self, host: str) -> int:
+        """Listens and returns the port."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Inbound(self), host, 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for inbound in list(self._open):
+            inbound.abort()
+
+    def opened(self, inbound: "_Inbound") -> None:
+        self._open.add(inbound)
+
+    def lost(self, inbound: "_Inbound") -> None:
+        self._open.discard(inbound)
+
+    def admit(self, data: bytes) -> Hello:
+        """Raises Unauthorized, BadRequest, BadFrame."""
+        try:
+            hello = _decode_hello(data)
+        except msgspec.DecodeError as error:
+            raise BadFrame(f"no voter's hello: {error}") from None
+        if not hmac.compare_digest(hello.secret.encode(), self._secret):
+            raise Unauthorized("the cluster's secret is missing or wrong")
+        if hello.slot != self._slot:
+            raise BadRequest(f"meant for slot {hello.slot}, this is {self._slot}")
+        return hello
+
+
+class _Inbound(asyncio.Protocol):
+    """One voter's messages. The first is its hello."""
+
+    def __init__(self, door: LaneDoor) -> None:
+        self._door = door
+        self._hello: Hello | None = None
+        self._buffer = bytearray()
+        self._transport: Any = None
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        _tune(transport.get_extra_info("socket"))
+        self._door.opened(self)
+        self._patience = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._expire)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._door.lost(self)
+        if self._patience is not None:
+            self._patience.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        try:
+            at = self._take_whole_messages()
+        except DisklessError as error:
+            peer = self._transport.get_extra_info("peername")
+            log.warning("lane closed peer=%s error=%s", peer, error)
+            self.abort()
+            return
+        del self._buffer[:at]
+
+    def abort(self) -> None:
+        self._buffer.clear()
+        self._transport.abort()
+
+    def _expire(self) -> None:
+        if self._hello is None:
+            self.abort()
+
+    def _take_whole_messages(self) -> int:
+        """Hands on what has come whole; returns how many bytes that was."""
+        at, have = 0, len(self._buffer)
+        while have - at >= _LENGTH_BYTES:
+            start = at + _LENGTH_BYTES
+            size = int.from_bytes(self._buffer[at:start])
+            limit = HELLO_BYTES_MAX if self._hello is None else MESSAGE_BYTES_MAX
+            if size > limit:
+                raise BadFrame(f"a message of {size} bytes, at most {limit} are allowed")
+            if have - start < size:
+                break
+            at = start + size
+            self._take(bytes(self._buffer[start:at]))
+        return at
+
+    def _take(self, message: bytes) -> None:
+        if self._hello is None:
+            self._hello = self._door.admit(message)
+            return
+        # Each time: whatever was heard of it elsewhere, it lives there now.
+        self._door.meet(self._hello.sender, self._hello.address)
+        self._door.receive(self._hello.sender, message)
+
+
+def _tune(sock: Any) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS_MAX)

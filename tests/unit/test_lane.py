@@ -1,0 +1,160 @@
+"""The lane between voters: whole messages in order, and nothing from strangers."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diskless.rpc import lane
+from diskless.rpc.lane import Hello, LaneDoor, open_lane
+
+HELLO = Hello("secret", 1, 3, "host:3")
+DEADLINE_S = 10.0
+
+
+class Voter:
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, bytes]] = []
+        self.met: set[tuple[int, str]] = set()
+        self.news = asyncio.Event()
+
+    def meet(self, slot: int, address: str) -> None:
+        self.met.add((slot, address))
+
+    def receive(self, sender: int, message: bytes) -> None:
+        self.heard.append((sender, message))
+        self.news.set()
+
+    async def hears(self, count: int) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while len(self.heard) < count:
+                self.news.clear()
+                await self.news.wait()
+
+
+def with_door(work: Callable[[Voter, int], Awaitable[None]]) -> Voter:
+    """Runs `work` with the voter of slot 1 and the port of its door."""
+
+    async def run() -> Voter:
+        voter = Voter()
+        door = LaneDoor(slot=1, secret="secret", meet=voter.meet, receive=voter.receive)
+        try:
+            await work(voter, await door.start("127.0.0.1"))
+        finally:
+            door.stop()
+        return voter
+
+    return asyncio.run(run())
+
+
+def framed(*messages: bytes) -> bytes:
+    return b"".join(len(message).to_bytes(4) + message for message in messages)
+
+
+async def closed_after(port: int, data: bytes) -> None:
+    """Sends `data` and waits until the door closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    async with asyncio.timeout(DEADLINE_S):
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    writer.close()
+
+
+def test_messages_arrive_whole_and_in_order_with_their_sender() -> None:
+    messages = [b"", b"a", bytes(3 << 20), b"last"]
+
+    async def work(voter: Voter, port: int) -> None:
+        sending = await open_lane("127.0.0.1", port, HELLO, lambda: None)
+        for message in messages:
+            sending.send(message)
+        await voter.hears(len(messages))
+        sending.close()
+
+    voter = with_door(work)
+    assert voter.heard == [(3, message) for message in messages]
+    assert voter.met == {(3, "host:3")}
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=6), st.integers(1, 50))
+def test_a_stream_cut_anywhere_gives_the_same_messages(messages: list[bytes], piece: int) -> None:
+    stream = framed(msgspec.msgpack.encode(HELLO), *messages)
+    heard: list[bytes] = []
+    door = LaneDoor(
+        slot=1, secret="secret", meet=lambda *_: None, receive=lambda _, data: heard.append(data)
+    )
+    inbound = lane._Inbound(door)
+    for at in range(0, len(stream), piece):
+        inbound.data_received(stream[at : at + piece])
+    assert heard == messages
+    assert not inbound._buffer
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        framed(msgspec.msgpack.encode(Hello("wrong", 1, 3, "host:3")), b"vote"),
+        framed(msgspec.msgpack.encode(Hello("secret", 2, 3, "host:3")), b"vote"),
+        framed(b"\xc1 garbage", b"vote"),
+        framed(bytes(lane.HELLO_BYTES_MAX + 1)),
+        b"GET / HTTP/1.1\r\n\r\n",
+        framed(msgspec.msgpack.encode(HELLO)) + (lane.MESSAGE_BYTES_MAX + 1).to_bytes(4),
+    ],
+    ids=["wrong secret", "another slot", "no hello", "long hello", "another protocol", "too large"],
+)
+def test_what_is_no_voter_of_ours_is_not_heard_and_cut_off(data: bytes) -> None:
+    async def work(_: Voter, port: int) -> None:
+        await closed_after(port, data)
+
+    assert with_door(work).heard == []
+
+
+def test_a_caller_that_never_says_hello_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane, "HELLO_TIMEOUT_S", 0.05)
+
+    async def work(_: Voter, port: int) -> None:
+        await closed_after(port, b"")
+
+    with_door(work)
+
+
+def test_the_sender_is_told_when_its_lane_is_lost_but_not_when_it_closes_it() -> None:
+    async def work(voter: Voter, port: int) -> None:
+        lost = asyncio.Event()
+        wrong = Hello("wrong", 1, 3, "host:3")
+        refused = await open_lane("127.0.0.1", port, wrong, lost.set)
+        async with asyncio.timeout(DEADLINE_S):
+            await lost.wait()
+        assert not refused.usable
+        lost.clear()
+        mine = await open_lane("127.0.0.1", port, HELLO, lost.set)
+        mine.close()
+        theirs = await open_lane("127.0.0.1", port, HELLO, lambda: None)
+        theirs.send(b"later")
+        await voter.hears(1)
+        assert not lost.is_set()
+        theirs.close()
+
+    with_door(work)
+
+
+def test_what_a_stuck_voter_does_not_read_is_dropped_beyond_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lane, "UNSENT_BYTES_MAX", 1 << 20)
+
+    async def run() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as stuck:  # nobody accepts, or reads
+            port = stuck.getsockname()[1]
+            sending = await open_lane("127.0.0.1", port, HELLO, lambda: None)
+            for _ in range(64):
+                sending.send(bytes(1 << 19))
+                assert sending._transport.get_write_buffer_size() <= (1 << 20) + 4
+            sending.close()
+
+    asyncio.run(run())
