@@ -1,11 +1,19 @@
 """Paths of the namespace: absolute, `/`-separated, without tricks."""
 
+from collections.abc import Iterable
+from functools import lru_cache
+
 from diskless.errors import BadRequest
 
 PATH_BYTES_MAX = 4096
 ROOT = "/"
 
 
+_REFUSED = frozenset(("", ".", ".."))
+_REMEMBERED = 4096
+
+
+@lru_cache(maxsize=_REMEMBERED)
 def split(path: str) -> tuple[str, ...]:
     """The parts of an absolute path; the root has none. Raises BadRequest."""
     if not path.startswith("/"):
@@ -15,14 +23,24 @@ def split(path: str) -> tuple[str, ...]:
     if path == ROOT:
         return ()
     parts = tuple(path[1:].split("/"))
-    for part in parts:
-        if part in ("", ".", "..") or "\0" in part:
-            raise BadRequest(f"{path!r} has an empty, '.', '..' or NUL part")
+    if "\0" in path or not _REFUSED.isdisjoint(parts):
+        raise BadRequest(f"{path!r} has an empty, '.', '..' or NUL part")
     return parts
 
 
 def join(parts: tuple[str, ...] | list[str]) -> str:
     return "/" + "/".join(parts)
+
+
+def above(names: Iterable[str]) -> set[str]:
+    """All directories on the way to these paths, but the root."""
+    found: set[str] = set()
+    for name in names:
+        directory = name.rpartition("/")[0]
+        while directory and directory not in found:
+            found.add(directory)
+            directory = directory.rpartition("/")[0]
+    return found
 
 
 def normalize(path: str) -> str:

@@ -17,8 +17,8 @@ from diskless.model import Stripe, StripeId
 
 UPLOADS_MAX = 1024
 SEAL_TOGETHER = 4
-"""Full stripes to gather before they are sealed: a message costs more than its bytes, and
-the shards that four stripes have for an agent go in one."""
+"""Full stripes to gather while others are being sealed: a message costs more than its bytes,
+and the shards that four stripes have for an agent go in one."""
 
 
 class Upload:
@@ -49,14 +49,28 @@ class Upload:
             self.checksum.update(data)
         self._parts.append(data)
         self._buffered += len(data)
-        if self._buffered >= SEAL_TOGETHER * self._tuning.stripe_bytes:
+        together = SEAL_TOGETHER if self._sealing else 1
+        if self._buffered >= together * self._tuning.stripe_bytes:
             self._seal_full()
 
     def _seal_full(self) -> None:
         """Seals what fills stripes, all at once, so that their shards travel together."""
         while self._buffered >= self._tuning.stripe_bytes:
-            payload = self._take(self._tuning.stripe_bytes)
-            self._seals.append(asyncio.create_task(self._writer.seal(payload)))
+            self._seal(self._tuning.stripe_bytes)
+
+    def _seal(self, size: int) -> None:
+        task = asyncio.create_task(self._writer.seal(self._take(size)))
+        task.add_done_callback(self._on_sealed)
+        self._seals.append(task)
+
+    @property
+    def _sealing(self) -> bool:
+        return any(not task.done() for task in self._seals)
+
+    def _on_sealed(self, task: asyncio.Task[Stripe]) -> None:
+        """What gathered meanwhile waits for nothing any more."""
+        if not task.cancelled() and task.exception() is None and not self._sealing:
+            self._seal_full()
 
     async def room(self) -> None:
         """Waits until little enough is under way. Raises what a seal failed with."""
@@ -74,8 +88,14 @@ class Upload:
         return start, news
 
     async def finish(self) -> tuple[list[Stripe], bytes]:
-        """All the stripes, and the bytes that fill none. Raises what a seal failed with."""
+        """All the stripes, and bytes too few for one. Raises what a seal failed with.
+
+        Those few share a stripe with others, or travel inline, for which they wait until the
+        rest is sealed. More than that gets a stripe of its own, sealed along with the rest.
+        """
         self._seal_full()
+        if self._buffered > self._tuning.inline_flush_bytes_max:
+            self._seal(self._buffered)
         if self._seals:
             await asyncio.wait(self._seals)
         self._collect()
@@ -87,6 +107,7 @@ class Upload:
         To discard drops at once only stripes that the client was never told of: with the
         others it may have gone on through another agent. Those are left to be fenced.
         """
+        self._parts, self._buffered = [], 0
         end = self._writer.give_up if discard else self._writer.release
         for task in self._seals:
             if not task.cancel() and not task.cancelled() and task.exception() is None:

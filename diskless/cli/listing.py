@@ -11,6 +11,19 @@ from diskless.config import format_bytes
 if TYPE_CHECKING:
     from diskless.gateway.messages import Status
 
+WIDTH_MAX = 200
+"""Where there is no terminal to fit in."""
+
+
+def console() -> Any:
+    """Where tables go."""
+    from rich.console import Console
+
+    made = Console(highlight=False)
+    if not made.is_terminal:
+        made.width = WIDTH_MAX
+    return made
+
 
 def as_object(status: "Status") -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(status)

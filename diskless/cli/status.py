@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from diskless.cli import exits
+from diskless.cli.listing import console
 from diskless.cli.verb import Context, verb
 from diskless.config import format_bytes
 from diskless.errors import DisklessError
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 INTERVAL_S = 1.0
-WIDTH_MAX = 200
-"""Where there is no terminal to fit in."""
 
 
 @verb(
@@ -50,14 +49,14 @@ def command(context: Context, watch: bool, interval_s: float) -> None:
     elif context.json:
         context.result(client.status())
     else:
-        _console().print(render(client.status()))
+        console().print(render(client.status()))
 
 
 def _watch(client: Any, interval_s: float) -> None:
     """A cluster that cannot be asked for a while is shown as such, and asked again."""
     from rich.live import Live
 
-    with Live(render(client.status()), console=_console(), auto_refresh=False) as live:
+    with Live(render(client.status()), console=console(), auto_refresh=False) as live:
         while True:
             time.sleep(interval_s)
             try:
@@ -65,15 +64,6 @@ def _watch(client: Any, interval_s: float) -> None:
             except DisklessError as error:
                 picture = f"{error.reason}: {error}"
             live.update(picture, refresh=True)
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = WIDTH_MAX
-    return console
 
 
 def render(status: dict[str, Any]) -> "RenderableType":

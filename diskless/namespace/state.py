@@ -170,12 +170,10 @@ class NamespaceState:
         names = {file.path for file in put.files}
         if len(names) < len(put.files):
             raise BadRequest("a path occurs twice in one request")
+        if clash := names & paths.above(names):
+            raise BadRequest(f"a file of the request lies below another one, {min(clash)}")
         for file in put.files:
             self.tree.check_put(file.path, overwrite=put.overwrite)
-            parts = paths.split(file.path)
-            for depth in range(1, len(parts) if len(names) > 1 else 0):
-                if paths.join(parts[:depth]) in names:
-                    raise BadRequest(f"{file.path} lies below another file of the request")
             self._check_content(file, offered)
 
     def _check_content(self, file: c.NewFile, offered: Offered) -> None:

@@ -5,7 +5,7 @@ knows nothing of stripes: it hands back the records that a change let go of.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from diskless import paths
 from diskless.errors import (
@@ -85,15 +85,8 @@ class Tree:
         self.directories = 1
 
     def find(self, path: str) -> Node | None:
-        at: Node = self.root
-        for part in paths.split(path):
-            if not isinstance(at, Directory):
-                return None
-            child = at.children.get(part)
-            if child is None:
-                return None
-            at = child
-        return at
+        node, missing = self._deepest(paths.split(path))
+        return None if missing else node
 
     def get(self, path: str) -> Node:
         node = self.find(path)
@@ -112,13 +105,13 @@ class Tree:
         parts = paths.split(path)
         if not parts:
             raise PathIsDirectory("/ is a directory")
-        node = self._deepest(parts)
-        if isinstance(node, File) and path_of(node) != path:
-            raise PathIsFile(f"{path}: {path_of(node)} is a file")
-        target = self.find(path)
-        if isinstance(target, Directory):
+        node, missing = self._deepest(parts)
+        if missing:
+            if isinstance(node, File):
+                raise PathIsFile(f"{path}: {path_of(node)} is a file")
+        elif isinstance(node, Directory):
             raise PathIsDirectory(f"{path} is a directory")
-        if target is not None and not overwrite:
+        elif not overwrite:
             raise AlreadyExists(f"{path} exists already")
 
     def put(self, path: str, record: FileRecord, *, now_ms: int) -> tuple[File, FileRecord | None]:
@@ -134,12 +127,11 @@ class Tree:
     def mkdirs(self, path: str, *, now_ms: int) -> bool:
         """Makes a directory and those above it; False if it was there."""
         parts = paths.split(path)
-        node = self._deepest(parts)
+        node, missing = self._deepest(parts)
         if isinstance(node, File):
-            at = path_of(node)
-            if at == path:
+            if not missing:
                 raise AlreadyExists(f"{path} is a file")
-            raise PathIsFile(f"{path}: {at} is a file")
+            raise PathIsFile(f"{path}: {path_of(node)} is a file")
         before = self.directories
         self._make(parts, now_ms=now_ms)
         return self.directories > before
@@ -242,13 +234,15 @@ class Tree:
                 pending.extend(at.children.values())
         return count
 
-    def _deepest(self, parts: Iterable[str]) -> Node:
+    def _deepest(self, parts: Sequence[str]) -> tuple[Node, int]:
+        """The last node of a path that exists, and how many parts of it do not."""
         at: Node = self.root
-        for part in parts:
-            if isinstance(at, File) or part not in at.children:
-                break
-            at = at.children[part]
-        return at
+        for depth, part in enumerate(parts):
+            child = at.children.get(part) if isinstance(at, Directory) else None
+            if child is None:
+                return at, len(parts) - depth
+            at = child
+        return at, 0
 
     def _make(self, parts: Iterable[str], *, now_ms: int) -> Directory:
         at = self.root
