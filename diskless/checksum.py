@@ -1,8 +1,9 @@
 """Checksums that tell a shard's bytes from any others.
 
-Owns the two checksums of diskless, both XXH3-64: of every 16 KiB block of a shard,
-and of a whole file. They find accidents (a flipped bit, a mixed-up reply), not
-attackers. PyECLib notices no flipped payload byte, so nothing but these does.
+Owns the two checksums of diskless: XXH3-64 of every 16 KiB block of a shard, and XXH64,
+which Spark's JVM has a library for, of a whole file. They find accidents (a flipped bit,
+a mixed-up reply), not attackers. PyECLib notices no flipped payload byte, so nothing but
+these does.
 
 A block's checksum is seeded with the stripe, the index of the shard and the number
 of the block in it. So the bytes of another stripe, shard or place do not verify,
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xxhash import xxh3_64, xxh3_64_digest, xxh3_64_intdigest
+from xxhash import xxh3_64_digest, xxh3_64_intdigest, xxh64, xxh64_intdigest
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -59,7 +60,7 @@ def verify_blocks(data: Buffer, checksums: Buffer, *, seed: int, first_block: in
 
 def file_checksum(data: Buffer) -> int:
     """The checksum of a file whose bytes are all at hand."""
-    return xxh3_64_intdigest(data)
+    return xxh64_intdigest(data)
 
 
 class FileChecksum:
@@ -71,7 +72,7 @@ class FileChecksum:
     __slots__ = ("_hash",)
 
     def __init__(self) -> None:
-        self._hash = xxh3_64()
+        self._hash = xxh64()
 
     def update(self, data: Buffer) -> None:
         self._hash.update(data)

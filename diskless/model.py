@@ -103,7 +103,7 @@ class FileRecord(Struct, frozen=True, array_like=True):
 
     `id` is new with every put, so equal ids mean equal bytes; `layout` grows when
     the same bytes move to other stripes. Exactly one of `inline` and `extents`
-    holds the content (an empty file is inline). `checksum` is XXH3-64 of it all.
+    holds the content (an empty file is inline). `checksum` is XXH64 of it all.
     """
 
     id: int

@@ -16,7 +16,7 @@ from diskless.cli.verb import Context, verb
 def command(context: Context, paths: tuple[str, ...]) -> None:
     """Show what is known of files and directories.
 
-    The checksum is XXH3-64 of a file's content; the id differs for every content ever put.
+    The checksum is XXH64 of a file's content; the id differs for every content ever put.
     """
     targets = context.targets(paths)
     client = context.connect(*targets)

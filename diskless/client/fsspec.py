@@ -120,7 +120,7 @@ class DisklessFileSystem(AbstractFileSystem):
     # Questions.
 
     def info(self, path, **_):
-        """`mtime` is in seconds; `checksum` the XXH3-64 of the content, in hexadecimal; `id`
+        """`mtime` is in seconds; `checksum` the XXH64 of the content, in hexadecimal; `id`
         differs for every content that was ever put."""
         return describe(self.client.stat(self._strip_protocol(path)))
 

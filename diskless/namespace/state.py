@@ -170,10 +170,11 @@ class NamespaceState:
         names = {file.path for file in put.files}
         if len(names) < len(put.files):
             raise BadRequest("a path occurs twice in one request")
-        if clash := names & paths.above(names):
-            raise BadRequest(f"a file of the request lies below another one, {min(clash)}")
+        clash = names & paths.above(names)
         for file in put.files:
             self.tree.check_put(file.path, overwrite=put.overwrite)
+            if clash and clash & paths.above([file.path]):
+                raise BadRequest(f"{file.path} lies below another file of the request")
             self._check_content(file, offered)
 
     def _check_content(self, file: c.NewFile, offered: Offered) -> None:

@@ -31,7 +31,7 @@ private[spark] final class DisklessInputStream(
   private var pieceStart = 0L
   private var inOrderFrom = 0L
   private var inOrderTo = 0L
-  private var checksum = Option(new Xxh3)
+  private var checksum = Option(new Checksum)
   @volatile private var closed = false
 
   override def getPos: Long = synchronized(position)
@@ -138,7 +138,7 @@ private[spark] final class DisklessInputStream(
   private def readSome(target: Array[Byte], offset: Int, length: Int): Int = {
     if (position != inOrderTo) {
       inOrderFrom = position
-      checksum = if (position == 0) Some(new Xxh3) else None
+      checksum = if (position == 0) Some(new Checksum) else None
     }
     var done = content.copyFirst(position, target, offset, length)
     if (done == 0) done = copyPiece(target, offset, length)
@@ -183,7 +183,7 @@ private[spark] final class DisklessInputStream(
       hash.update(data, offset, count)
       if (inOrderTo == content.size) {
         checksum = None
-        val found = f"${hash.value()}%016x"
+        val found = hash.value()
         val stored = content.status.checksum
         if (stored.nonEmpty && stored != found) {
           throw new DisklessException("CorruptData",

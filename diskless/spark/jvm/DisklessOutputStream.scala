@@ -19,7 +19,7 @@ private[spark] final class DisklessOutputStream(
   import DisklessOutputStream._
 
   private val what = s"write $path"
-  private val checksum = new Xxh3
+  private val checksum = new Checksum
   private var size = 0L
   private var buffer = new Array[Byte](FirstBufferBytes)
   private var buffered = 0
@@ -105,7 +105,7 @@ private[spark] final class DisklessOutputStream(
   private def commit(): Unit = {
     checksum.update(buffer, 0, buffered)
     val tail = ByteBuffer.wrap(buffer, 0, buffered)
-    val file = Messages.path(path).put("size", size).put("checksum", f"${checksum.value()}%016x")
+    val file = Messages.path(path).put("size", size).put("checksum", checksum.value())
     if (upload != null) upload.commit(file, overwrite, tail)
     else {
       val meta = Messages.meta().put("overwrite", overwrite)
