@@ -394,7 +394,7 @@ def test_a_grpc_call_without_the_secret_is_refused(
         assert client.read("/a") == content(MIB)
 
 
-@pytest.mark.parametrize("version", ["2.0", "0.9", "", "new"])
+@pytest.mark.parametrize("version", ["9.0", "0.9", "", "new"])
 def test_an_agent_of_another_major_version_is_refused_in_one_clear_line(
     start: StartCluster, version: str
 ) -> None:
@@ -408,7 +408,7 @@ def test_an_agent_of_another_major_version_is_refused_in_one_clear_line(
             f"agent-0 speaks protocol {OURS} and the caller {version or 'none'}: "
             "run one major version of diskless on all agents"
         )
-        newer_minor = (*metadata[:2], (PROTOCOL_KEY, "1.7"))
+        newer_minor = (*metadata[:2], (PROTOCOL_KEY, f"{PROTOCOL[0]}.7"))
         assert not list(
             channel.stream_stream(SHARDS.method)(iter([]), metadata=newer_minor, timeout=5)
         )
@@ -425,7 +425,7 @@ def test_an_agent_of_another_major_version_takes_no_part(
     try:
         client.write("/a", content(8 * MIB))
         error = cluster.run(_error_of_query(cluster, stranger))
-        assert f"agent-0 speaks protocol {OURS} and the caller 2.0" in error
+        assert f"agent-0 speaks protocol {OURS} and the caller 9.0" in error
         assert on_loop(cluster, lambda: len(stranger.shards)) == 0
         eventually(lambda: not leader(cluster).replica.state.agents[6].up)
     finally:
@@ -443,7 +443,7 @@ async def _start_stranger(cluster: LocalCluster, slot: int) -> Node:
             seeds={other: node.address for other, node in cluster.nodes.items()},
         )
     )
-    node.peers.protocol = (2, 0)
+    node.peers.protocol = (9, 0)
     await node.start()
     await node.recover()
     return node
