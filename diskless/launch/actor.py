@@ -2,8 +2,8 @@
 
 Ray runs the constructor again, with the same arguments, whenever the process died. An
 exception in it would leave the actor dead for ever, so it only starts the thread, and
-whatever fails there is tried again. Ray is called to find the other agents at the start
-and never again. A cluster is formed by `form`, which names one life of this actor: a
+whatever fails there is tried again. Ray is called to find the other agents at the start,
+and by a leader that looks after agents which are gone (see `rehoster`). A cluster is formed by `form`, which names one life of this actor: a
 restarted one, whose memory is empty, can never take the call for its own.
 """
 
@@ -29,6 +29,7 @@ from diskless.malloc import keep_heap
 from diskless.model import slot_name
 
 if TYPE_CHECKING:
+    from diskless.launch.agents import Identity
     from diskless.launch.node import Node
 
 log = logging.getLogger(__name__)
@@ -147,6 +148,7 @@ class AgentActor:
     async def _serve(self) -> None:
         # Imported here: what fails here is tried again, at the top it would be final.
         from diskless.launch.node import Node, NodeSettings
+        from diskless.launch.rehoster import Rehoster
 
         args = self._args
         self._loop = asyncio.get_running_loop()
@@ -169,10 +171,15 @@ class AgentActor:
             self._node = node
             if self._is_later_life():
                 await self._rejoin(node)
-            await asyncio.Event().wait()
+            await Rehoster(self._identity(), node, one_host=args.one_host).run()
         finally:
             self._node = None
             await node.stop()
+
+    def _identity(self) -> "Identity":
+        from diskless.launch.agents import Identity
+
+        return Identity(self._args.settings, self._args.cluster_id, self._args.secret)
 
     def _is_later_life(self) -> bool:
         """Whether the cluster was formed before this life of the agent began."""
