@@ -3,8 +3,9 @@
 Ray runs the constructor again, with the same arguments, whenever the process died. An
 exception in it would leave the actor dead for ever, so it only starts the thread, and
 whatever fails there is tried again. Ray is called to find the other agents at the start,
-and by a leader that looks after agents which are gone (see `rehoster`). A cluster is formed by `form`, which names one life of this actor: a
-restarted one, whose memory is empty, can never take the call for its own.
+and by a leader that looks after agents which are gone (see `rehoster`). A cluster is formed
+by `form`, which names one life of this actor: a restarted one, whose memory is empty, can
+never take the call for its own.
 """
 
 import asyncio
