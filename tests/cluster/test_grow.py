@@ -58,9 +58,7 @@ def test_stripes_that_had_to_be_narrow_get_their_width_from_new_agents(
     assert client.read("/a") == data
 
 
-def test_what_a_dead_agent_held_goes_to_the_new_ones(
-    start: StartCluster, connect: Connect
-) -> None:
+def test_what_a_dead_agent_held_goes_to_the_new_ones(start: StartCluster, connect: Connect) -> None:
     """Then any two more may die, which without them would have been too many."""
     cluster = start(**WIDE, tuning=STRIPED)
     client = connect(cluster)
@@ -68,9 +66,7 @@ def test_what_a_dead_agent_held_goes_to_the_new_ones(
     client.write("/a", data)
     cluster.grow(8)
     kill(cluster, 3, 5)
-    eventually(
-        lambda: client.status()["stripes"]["healthy"] == client.status()["stripes"]["total"]
-    )
+    eventually(lambda: client.status()["stripes"]["healthy"] == client.status()["stripes"]["total"])
     stripes = stripes_of(cluster, "/a")
     assert {stripe.data_shards for stripe in stripes} == {4}
     assert {p.slot for s in stripes for p in s.places} == {0, 1, 2, 4, 6, 7}
