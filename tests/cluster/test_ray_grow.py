@@ -71,7 +71,7 @@ def test_up_with_fewer_agents_or_another_shape_is_refused(program: Program) -> N
     line = program.refused(exits.CLUSTER_EXISTS, "up", "--agents", "4", "-m", "3")
     assert "data_shards 2, not 3" in line
     assert "only its --agents can grow" in line
-    assert "2 agents are too few" in program.refused(exits.BAD_SETTINGS, "up", "--agents", "2")
+    assert "2 agents are too few" in program.refused(exits.USAGE, "up", "--agents", "2")
 
 
 def test_an_up_that_was_killed_half_way_is_finished_by_the_next(
