@@ -54,7 +54,11 @@ class Started:
 
 
 def settings_for(name: str, chosen: dict[str, Any], *, reset: bool) -> ClusterSettings:
-    """What was chosen; the rest as it is if the cluster is known here, else the defaults."""
+    """What was chosen; the rest as it is if the cluster is known here, else the defaults.
+
+    Raises BadSettings for a name that no cluster can have.
+    """
+    ClusterSettings(name=name).validate()
     base: dict[str, Any] = {}
     if not reset and descriptor.descriptor_path(name).exists():
         base = dict(descriptor.load(name).settings)
