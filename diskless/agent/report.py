@@ -61,7 +61,7 @@ class Reporter:
             "log": self._log(),
             "commits_per_s": self._commits_per_s(),
             "agents": [self._agent(slot) for slot in range(self._slots())],
-            "unhosted": {slot_name(slot): why for slot, why in self._unhosted().items()},
+            "unhosted": self._homeless(),
             "stripes": {key: health[key] for key in ("total", "healthy", "degraded", "lost")},
             "repair": self._repairer.progress.report(),
             "files": len(state.files),
@@ -75,6 +75,11 @@ class Reporter:
             "damaged_shards": len(self._repairer.damaged()),
             "corrupt_shards_seen": sum(p.corrupt_shards_seen for p in self._pulses.values()),
         }
+
+    def _homeless(self) -> dict[str, str]:
+        """What was said of slots that are still down: an agent may just have returned."""
+        agents = self._state.agents
+        return {slot_name(s): why for s, why in self._unhosted().items() if not agents[s].up}
 
     def _slots(self) -> int:
         """Those that there were at the start, and those that were added."""
