@@ -29,6 +29,7 @@ SERVE_TIMEOUT_S = 90.0
 LEAVE_TIMEOUT_S = 5.0
 END_TIMEOUT_S = 10.0
 CLEAR_TIMEOUT_S = 30.0
+END_ROUNDS_MAX = 3
 MAX_CONCURRENCY = 4
 
 Progress = Callable[[str, int, int], None]
@@ -260,7 +261,18 @@ def kill(identity: Identity, victims: Iterable[Process], *, stay_dead: bool) -> 
 
 
 def end_all(identity: Identity) -> None:
-    """Ends every agent, so that each leaves nothing on its host."""
+    """Ends every agent, so that each leaves nothing on its host.
+
+    A leader may start one meanwhile, elsewhere: so this looks again when all are dead.
+    """
+    for _ in range(END_ROUNDS_MAX):
+        if not _end_found(identity):
+            break
+    _clear_hosts(identity)
+
+
+def _end_found(identity: Identity) -> bool:
+    """Whether there were any."""
     slots = slots_of(identity)
     states = _ask_all_quietly(identity, slots)
     strangers = {s for s, state in states.items() if state.cluster_id != identity.cluster_id}
@@ -278,7 +290,7 @@ def end_all(identity: Identity) -> None:
     kill(identity, running, stay_dead=False)
     for slot in handles:
         _wait_nameless(identity.settings.name, slot)
-    _clear_hosts(identity)
+    return bool(handles)
 
 
 def _ask_all_quietly(identity: Identity, slots: Iterable[int]) -> dict[int, AgentState]:
