@@ -83,6 +83,7 @@ def create(
     *,
     one_host: bool,
     founding: bool,
+    seeds: Mapping[int, str] | None = None,
 ) -> None:
     """Starts the actors of slots that have none, each on its node; they join by themselves.
 
@@ -97,6 +98,7 @@ def create(
             namespace=identity.namespace,
             one_host=one_host,
             founding=founding,
+            seeds=dict(seeds or {}),
         )
         actor = ray.remote(AgentActor).options(
             name=slot_name(slot),

@@ -117,7 +117,7 @@ class Rehoster:
         )
         said = dict.fromkeys(plan.homeless, NO_NODE)
         for slot, node in plan.moves.items():
-            said[slot] = self._begin(slot, node)
+            said[slot] = self._begin(slot, node, case)
         for slot, node in under_way.items():
             if node is not None and case.agents[slot].node not in by_id:
                 said[slot] = f"begins again on {node.host}"
@@ -135,12 +135,19 @@ class Rehoster:
                 found[slot] = nodes.get(row.get("Address", {}).get("NodeID", ""))
         return found
 
-    def _begin(self, slot: int, node: seats.RayNode) -> str:
+    def _begin(self, slot: int, node: seats.RayNode, case: Case) -> str:
         from diskless.launch import agents, probe
 
+        seeds = {other: agent.address for other, agent in case.agents.items() if agent.up}
         try:
             probe.probe_nodes([node])
-            agents.create(self._identity, {slot: node}, one_host=self._one_host, founding=False)
+            agents.create(
+                self._identity,
+                {slot: node},
+                one_host=self._one_host,
+                founding=False,
+                seeds=seeds,
+            )
         except (DisklessError, TimeoutError) as error:
             log.warning("not re-hosted slot=%s node=%s error=%s", slot_name(slot), node.id, error)
             self._unfit_until[node.id] = time.monotonic() + UNFIT_S

@@ -89,7 +89,7 @@ def plan_rehosting(
     gone = sorted(
         slot for slot in overdue if agents[slot].node not in by_id and slot not in under_way
     )
-    settled = [by_id[a.node] for a in agents.values() if a.node in by_id]
+    settled = [_node_of(a, by_id) for a in agents.values() if a.up or a.node in by_id]
     coming = [
         node
         for slot, node in under_way.items()
@@ -99,6 +99,12 @@ def plan_rehosting(
     fit = [node for node in nodes if node.id not in unfit and (not one_host or node.host in hosts)]
     moves = assign(gone, fit, taken=[*settled, *coming], per_host_max=max(hosts.values()))
     return Rehosting(moves=moves, homeless=[slot for slot in gone if slot not in moves])
+
+
+def _node_of(agent: AgentInfo, nodes: Mapping[str, RayNode]) -> RayNode:
+    """Also of one that runs under a Ray which is not ours: it takes its host's place."""
+    known = nodes.get(agent.node)
+    return known if known is not None else RayNode(agent.node, *agent.host.split("/", 1))
 
 
 def advise(settings: ClusterSettings, hosts: Sequence[str]) -> list[str]:

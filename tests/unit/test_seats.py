@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+import msgspec
 import pytest
 
 from diskless.config import ClusterSettings
@@ -37,7 +38,7 @@ def lose(
     """The plan once those nodes are gone and all their agents are overdue."""
     gone = {slot for slot, a in agents.items() if a.node in {node.id for node in dead}}
     return plan_rehosting(
-        agents,
+        {slot: msgspec.structs.replace(a, up=slot not in gone) for slot, a in agents.items()},
         overdue=gone,
         nodes=[node for node in nodes if node not in dead],
         under_way=under_way or {},
@@ -111,7 +112,9 @@ def test_no_host_gets_more_agents_than_up_gave_to_some_host() -> None:
 
 def test_an_agent_whose_node_is_alive_is_left_to_ray_or_stays_dead_on_purpose() -> None:
     nodes = hosts(*"abcd")
-    plan = plan_rehosting(roster(*nodes[:3]), overdue={1}, nodes=nodes, under_way={})
+    agents = roster(*nodes[:3])
+    agents[1] = msgspec.structs.replace(agents[1], up=False)
+    plan = plan_rehosting(agents, overdue={1}, nodes=nodes, under_way={})
     assert plan == Rehosting(moves={}, homeless=[])
 
 
@@ -123,6 +126,16 @@ def test_one_that_is_under_way_is_not_started_twice_and_keeps_its_place(on_a_nod
     assert plan.homeless == []
     assert set(plan.moves) == {1}
     assert plan.moves[1] != target
+
+
+def test_an_agent_under_another_ray_takes_its_host_s_place() -> None:
+    """As while a cluster changes Rays: its node is unknown here, and it is up."""
+    a, _, c = nodes = hosts(*"abc")
+    elsewhere = RayNode("of the old Ray", "b", "10.0.0.1")
+    agents = roster(a, elsewhere, RayNode("gone", "d", "10.0.0.1"))
+    agents[2] = msgspec.structs.replace(agents[2], up=False)
+    plan = plan_rehosting(agents, overdue={2}, nodes=nodes, under_way={})
+    assert plan.moves == {2: c}
 
 
 def test_a_node_on_which_agents_do_not_start_is_passed_over() -> None:
