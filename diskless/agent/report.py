@@ -25,14 +25,17 @@ class Reporter:
         replica: Replica,
         pulses: Mapping[int, Pulse],
         repairer: Repairer,
+        unhosted: Callable[[], Mapping[int, str]],
         now_ms: Callable[[], int],
     ) -> None:
+        """`unhosted` says of slots that have lost their nodes what becomes of them."""
         self._settings = settings
         self._cluster_id = cluster_id
         self._slot = slot
         self._replica = replica
         self._pulses = pulses
         self._repairer = repairer
+        self._unhosted = unhosted
         self._now_ms = now_ms
         self._health_key: tuple[object, ...] = ()
         self._health: dict[str, int] = {}
@@ -57,7 +60,8 @@ class Reporter:
             "voters": self._voters(),
             "log": self._log(),
             "commits_per_s": self._commits_per_s(),
-            "agents": [self._agent(slot) for slot in range(settings.agents)],
+            "agents": [self._agent(slot) for slot in range(self._slots())],
+            "unhosted": self._homeless(),
             "stripes": {key: health[key] for key in ("total", "healthy", "degraded", "lost")},
             "repair": self._repairer.progress.report(),
             "files": len(state.files),
@@ -71,6 +75,15 @@ class Reporter:
             "damaged_shards": len(self._repairer.damaged()),
             "corrupt_shards_seen": sum(p.corrupt_shards_seen for p in self._pulses.values()),
         }
+
+    def _homeless(self) -> dict[str, str]:
+        """What was said of slots that are still down: an agent may just have returned."""
+        agents = self._state.agents
+        return {slot_name(s): why for s, why in self._unhosted().items() if not agents[s].up}
+
+    def _slots(self) -> int:
+        """Those that there were at the start, and those that were added."""
+        return max(self._settings.agents, *(slot + 1 for slot in self._state.agents))
 
     def _voters(self) -> list[dict[str, Any]]:
         """The voters as the leader sees them; one that is silent has no lag."""

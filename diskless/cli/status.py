@@ -93,7 +93,15 @@ def summary_lines(status: dict[str, Any]) -> list[str]:
     down = [agent["slot"] for agent in status["agents"] if agent["state"] in ("down", "starting")]
     if down:
         lines.append(f"not up: {', '.join(down)}")
-    return lines
+    return lines + unhosted_lines(status["unhosted"])
+
+
+def unhosted_lines(unhosted: dict[str, str]) -> list[str]:
+    """What becomes of agents whose hosts are gone, one line for each answer."""
+    by_answer: dict[str, list[str]] = {}
+    for slot, why in unhosted.items():
+        by_answer.setdefault(why, []).append(slot)
+    return [f"unhosted: {', '.join(slots)}: {why}" for why, slots in by_answer.items()]
 
 
 def repair_lines(repair: dict[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ import click
 from diskless.cli import exits
 from diskless.cli.verb import Context, verb
 from diskless.config import ClusterSettings, format_bytes, parse_bytes
+from diskless.model import slot_name
 
 DEFAULTS = ClusterSettings()
 
@@ -17,6 +18,7 @@ DEFAULTS = ClusterSettings()
     examples=(
         "diskless up",
         "diskless up --agents 6 -m 4 -k 2 --memory 512MiB",
+        "diskless up --agents 8                      # two more, if six are up",
         "diskless up --name night --ray-address auto",
         "diskless up --reset",
     ),
@@ -31,39 +33,34 @@ DEFAULTS = ClusterSettings()
 @click.option(
     "--agents",
     type=int,
-    default=DEFAULTS.agents,
-    show_default=True,
-    help="How many agents, at least max(m+k, 2k+1).",
+    show_default=str(DEFAULTS.agents),
+    help="How many agents, at least max(m+k, 2k+1); more than a running cluster has are added.",
 )
 @click.option(
     "-m",
     "--data-shards",
     type=int,
-    default=DEFAULTS.data_shards,
-    show_default=True,
+    show_default=str(DEFAULTS.data_shards),
     help="Data shards of a stripe.",
 )
 @click.option(
     "-k",
     "--parity-shards",
     type=int,
-    default=DEFAULTS.parity_shards,
-    show_default=True,
+    show_default=str(DEFAULTS.parity_shards),
     help="Parity shards: so many agents may die at once.",
 )
-@click.option(
-    "--memory", default="512MiB", show_default=True, metavar="SIZE", help="Memory of each agent."
-)
+@click.option("--memory", show_default="512MiB", metavar="SIZE", help="Memory of each agent.")
 @click.option("--name", metavar="NAME", help="Name of the cluster; the same as --cluster.")
 @click.option("--ray-address", default="", metavar="auto|HOST:PORT",
               help="Use a Ray that runs already, instead of one of its own.")  # fmt: skip
 @click.option("--reset", is_flag=True, help="Replace a cluster that is dead: its files are lost.")
 def command(
     context: Context,
-    agents: int,
-    data_shards: int,
-    parity_shards: int,
-    memory: str,
+    agents: int | None,
+    data_shards: int | None,
+    parity_shards: int | None,
+    memory: str | None,
     name: str | None,
     ray_address: str,
     reset: bool,
@@ -71,20 +68,30 @@ def command(
     """Start a cluster and wait until every agent serves.
 
     It stays up when the command returns. The agents are Ray actors, on a Ray that is
-    started for them on this host, or on yours. If the cluster runs already with the same
-    settings, nothing happens. If it is known here but dead, or has lost more than k voters
-    and with them its namespace, it is only replaced with --reset; one that answers and
-    holds files is not replaced at all.
-    """
-    settings = ClusterSettings(
-        name=name or context.cluster or DEFAULTS.name,
-        agents=agents,
-        data_shards=data_shards,
-        parity_shards=parity_shards,
-        memory_bytes=parse_bytes(memory),
-    ).validate()
-    from diskless.launch import ray_cluster
+    started for them on this host, or on yours.
 
+    If the cluster runs already, more --agents are added to it while it serves; they store
+    shards and never vote. Everything else stays as it is: fewer agents (see `diskless drain`),
+    another m, k or memory are refused, and what is not given is not changed. An `up` that was
+    interrupted is finished by the next.
+
+    If the cluster is known here but dead, or has lost more than k voters and with them its
+    namespace, it is only replaced with --reset; one that answers and holds files is not
+    replaced at all.
+    """
+    from diskless.launch import ray_cluster, running
+
+    chosen = {
+        "agents": agents,
+        "data_shards": data_shards,
+        "parity_shards": parity_shards,
+        "memory_bytes": parse_bytes(memory) if memory is not None else None,
+    }
+    settings = running.settings_for(
+        name or context.cluster or DEFAULTS.name,
+        {key: value for key, value in chosen.items() if value is not None},
+        reset=reset,
+    ).validate()
     with _Display(enabled=not context.json) as display:
         started = ray_cluster.up(
             settings, ray_address=ray_address, reset=reset, progress=display.show
@@ -95,8 +102,11 @@ def command(
 def _tell(context: Context, settings: ClusterSettings, started: Any) -> None:
     m, k = settings.data_shards, settings.parity_shards
     shape = f"{settings.agents} agents, {m}+{k}, {format_bytes(settings.memory_bytes)} each"
+    new = [slot_name(slot) for slot in started.added]
     if started.fresh:
         context.say(f"cluster {settings.name} is up: {shape}")
+    elif new:
+        context.say(f"cluster {settings.name} has grown by {', '.join(new)}: {shape}")
     else:
         context.say(
             f"cluster {settings.name} is up already: {shape}, "
@@ -109,6 +119,7 @@ def _tell(context: Context, settings: ClusterSettings, started: Any) -> None:
             "name": settings.name,
             "cluster_id": started.descriptor.cluster,
             "started": started.fresh,
+            "added": new,
             "agents_up": started.agents_up,
             "gateways": [peer.gateway for peer in started.descriptor.gateways],
             "settings": settings.to_dict(),

@@ -2,9 +2,10 @@
 
 Ray runs the constructor again, with the same arguments, whenever the process died. An
 exception in it would leave the actor dead for ever, so it only starts the thread, and
-whatever fails there is tried again. Ray is called to find the other agents at the start
-and never again. A cluster is formed by `form`, which names one life of this actor: a
-restarted one, whose memory is empty, can never take the call for its own.
+whatever fails there is tried again. Ray is called to find the other agents at the start,
+and by a leader that looks after agents which are gone (see `rehoster`). A cluster is formed
+by `form`, which names one life of this actor: a restarted one, whose memory is empty, can
+never take the call for its own.
 """
 
 import asyncio
@@ -14,9 +15,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -29,6 +30,7 @@ from diskless.malloc import keep_heap
 from diskless.model import slot_name
 
 if TYPE_CHECKING:
+    from diskless.launch.agents import Identity
     from diskless.launch.node import Node
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,8 @@ class AgentArgs:
     """All agents are on one host: then nothing listens beyond loopback."""
     founding: bool
     """Its first life waits for `up` to form the cluster; others recover from it."""
+    seeds: Mapping[int, str] = field(default_factory=dict)
+    """Addresses of agents that this Ray may not know: they run under an earlier one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +151,7 @@ class AgentActor:
     async def _serve(self) -> None:
         # Imported here: what fails here is tried again, at the top it would be final.
         from diskless.launch.node import Node, NodeSettings
+        from diskless.launch.rehoster import Rehoster
 
         args = self._args
         self._loop = asyncio.get_running_loop()
@@ -162,6 +167,7 @@ class AgentActor:
                 bind_host="127.0.0.1" if args.one_host else address,
                 failure_domain=f"{socket.gethostname()}/{address}",
                 node=ray.get_runtime_context().get_node_id(),
+                seeds={slot: at for slot, at in args.seeds.items() if slot != args.slot},
             )
         )
         try:
@@ -169,10 +175,15 @@ class AgentActor:
             self._node = node
             if self._is_later_life():
                 await self._rejoin(node)
-            await asyncio.Event().wait()
+            await Rehoster(self._identity(), node, one_host=args.one_host).run()
         finally:
             self._node = None
             await node.stop()
+
+    def _identity(self) -> "Identity":
+        from diskless.launch.agents import Identity
+
+        return Identity(self._args.settings, self._args.cluster_id, self._args.secret)
 
     def _is_later_life(self) -> bool:
         """Whether the cluster was formed before this life of the agent began."""

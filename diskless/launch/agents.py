@@ -7,7 +7,6 @@ agent by its slot's name in the cluster's Ray namespace. Everything here has a d
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -16,12 +15,13 @@ import psutil
 import ray
 from ray._private import state as ray_state
 
+from diskless.client.descriptor import Descriptor
 from diskless.config import ClusterSettings
 from diskless.errors import LaunchFailed, Unavailable
-from diskless.launch import rundir, spread
+from diskless.launch import rundir, seats, spread
 from diskless.launch.actor import AgentActor, AgentArgs, AgentState
 from diskless.launch.probe import last_line
-from diskless.model import slot_name
+from diskless.model import parse_slot, slot_name
 
 POLL_S = 0.05
 STATE_TIMEOUT_S = 5.0
@@ -29,6 +29,7 @@ SERVE_TIMEOUT_S = 90.0
 LEAVE_TIMEOUT_S = 5.0
 END_TIMEOUT_S = 10.0
 CLEAR_TIMEOUT_S = 30.0
+END_ROUNDS_MAX = 3
 MAX_CONCURRENCY = 4
 
 Progress = Callable[[str, int, int], None]
@@ -46,18 +47,13 @@ class Identity(NamedTuple):
     def namespace(self) -> str:
         return namespace_of(self.settings.name)
 
-    @property
-    def group(self) -> str:
-        """Name of the placement group."""
-        return self.namespace
-
 
 class Process(NamedTuple):
     """The process that an actor has now, according to Ray."""
 
     slot: int
     pid: int
-    node: spread.RayNode
+    node: seats.RayNode
 
 
 def namespace_of(name: str) -> str:
@@ -67,10 +63,33 @@ def namespace_of(name: str) -> str:
 # Creating.
 
 
-def create(identity: Identity, slots: Iterable[int], *, one_host: bool, founding: bool) -> None:
-    """Starts the actors of slots that have none; they join by themselves."""
-    taken = Counter(process.node.id for process in processes(identity).values())
-    for slot in slots:
+def identity_of(known: Descriptor) -> Identity:
+    return Identity(ClusterSettings.from_dict(known.settings), known.cluster, known.secret)
+
+
+def seats_for(
+    identity: Identity, slots: Iterable[int], *, one_host: bool
+) -> dict[int, seats.RayNode]:
+    """A node for each of the slots, given where the other agents are."""
+    taken = [process.node for process in processes(identity).values()]
+    hosts = {node.host for node in taken}
+    nodes = [n for n in spread.living_nodes() if not (one_host and hosts) or n.host in hosts]
+    return seats.assign(slots, nodes, taken=taken)
+
+
+def create(
+    identity: Identity,
+    chosen: Mapping[int, seats.RayNode],
+    *,
+    one_host: bool,
+    founding: bool,
+    seeds: Mapping[int, str] | None = None,
+) -> None:
+    """Starts the actors of slots that have none, each on its node; they join by themselves.
+
+    Raises LaunchFailed if Ray has an actor of that slot already.
+    """
+    for slot, node in chosen.items():
         args = AgentArgs(
             settings=identity.settings,
             cluster_id=identity.cluster_id,
@@ -79,8 +98,9 @@ def create(identity: Identity, slots: Iterable[int], *, one_host: bool, founding
             namespace=identity.namespace,
             one_host=one_host,
             founding=founding,
+            seeds=dict(seeds or {}),
         )
-        ray.remote(AgentActor).options(
+        actor = ray.remote(AgentActor).options(
             name=slot_name(slot),
             namespace=identity.namespace,
             lifetime="detached",
@@ -88,8 +108,14 @@ def create(identity: Identity, slots: Iterable[int], *, one_host: bool, founding
             max_task_retries=0,
             num_cpus=0,
             max_concurrency=MAX_CONCURRENCY,
-            scheduling_strategy=spread.strategy_for(slot, group=identity.group, taken=taken),
-        ).remote(args)
+            scheduling_strategy=spread.affinity(node.id),
+        )
+        try:
+            actor.remote(args)
+        except ValueError as error:  # the name is taken
+            raise LaunchFailed(
+                f"{slot_name(slot)} is being started by somebody else: {last_line(error)}"
+            ) from error
 
 
 def form(identity: Identity, founders: Mapping[int, AgentState]) -> None:
@@ -183,17 +209,30 @@ def is_restarting(name: str, slot: int) -> bool:
     return handle is not None and _row(handle).get("State") != "DEAD"
 
 
+def slots_of(identity: Identity) -> list[int]:
+    """Those that the settings name, and those that Ray knows: a descriptor which was copied
+    to another host does not hear of slots that are added."""
+    named = ray.util.list_named_actors(all_namespaces=True)
+    mine = [a["name"] for a in named if a["namespace"] == identity.namespace]
+    return sorted({*range(identity.settings.agents), *map(parse_slot, mine)})
+
+
 def processes(identity: Identity) -> dict[int, Process]:
     """Where the living agents run, by slot; one that is being restarted is not among them."""
     nodes = {node.id: node for node in spread.living_nodes()}
     found = {}
-    for slot in range(identity.settings.agents):
-        handle = find(identity.settings.name, slot)
-        row = _row(handle) if handle is not None else {}
+    for slot in slots_of(identity):
+        row = row_of(identity.settings.name, slot)
         node = nodes.get(row.get("Address", {}).get("NodeID", ""))
         if row.get("State") == "ALIVE" and node is not None:
             found[slot] = Process(slot, int(row["Pid"]), node)
     return found
+
+
+def row_of(name: str, slot: int) -> dict[str, Any]:
+    """What Ray knows of a slot's actor; nothing if there is none or it is dead for good."""
+    handle = find(name, slot)
+    return _row(handle) if handle is not None else {}
 
 
 def _row(handle: Any) -> dict[str, Any]:
@@ -224,8 +263,19 @@ def kill(identity: Identity, victims: Iterable[Process], *, stay_dead: bool) -> 
 
 
 def end_all(identity: Identity) -> None:
-    """Ends every agent, so that each leaves nothing on its host."""
-    slots = range(identity.settings.agents)
+    """Ends every agent, so that each leaves nothing on its host.
+
+    A leader may start one meanwhile, elsewhere: so this looks again when all are dead.
+    """
+    for _ in range(END_ROUNDS_MAX):
+        if not _end_found(identity):
+            break
+    _clear_hosts(identity)
+
+
+def _end_found(identity: Identity) -> bool:
+    """Whether there were any."""
+    slots = slots_of(identity)
     states = _ask_all_quietly(identity, slots)
     strangers = {s for s, state in states.items() if state.cluster_id != identity.cluster_id}
     handles = {
@@ -242,9 +292,7 @@ def end_all(identity: Identity) -> None:
     kill(identity, running, stay_dead=False)
     for slot in handles:
         _wait_nameless(identity.settings.name, slot)
-    _clear_hosts(identity)
-    if not strangers:
-        spread.remove_group(identity.group)
+    return bool(handles)
 
 
 def _ask_all_quietly(identity: Identity, slots: Iterable[int]) -> dict[int, AgentState]:

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -83,6 +84,13 @@ class LocalCluster:
             self.run(self.nodes[slot].ready(START_TIMEOUT_S))
         for node in self.nodes.values():
             self.run(node.sees(len(self.nodes), START_TIMEOUT_S))
+
+    def grow(self, agents: int) -> None:
+        """Adds slots, as `diskless up --agents` does; what runs is not told of it."""
+        added = range(self.settings.agents, agents)
+        self.settings = replace(self.settings, agents=agents).validate()
+        self.revive(*added)
+        save(self._descriptor())
 
     def close(self) -> None:
         """Ends the cluster and everything in it."""

@@ -192,6 +192,7 @@ class Node:
             replica=self.replica,
             pulses=self.monitor.pulses,
             repairer=self.repairer,
+            unhosted=lambda: self.unhosted,
             now_ms=_now_ms,
         )
         self.replica.report = lambda: json.dumps(reporter.report()).encode()
@@ -221,6 +222,8 @@ class Node:
         self.gateway = Gateway(self.door, secret=settings.secret, tuning=tuning)
         self.address = ""
         self.gateway_address = ""
+        self.unhosted: Mapping[int, str] = {}
+        """What becomes of slots whose nodes are gone: whoever can start agents keeps it."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._leading: set[asyncio.Task[None]] = set()
 

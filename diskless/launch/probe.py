@@ -13,6 +13,7 @@ from ray._private import state as ray_state
 import diskless
 from diskless.errors import LaunchFailed
 from diskless.launch import spread
+from diskless.launch.seats import RayNode
 
 PROBE_TIMEOUT_S = 60.0
 NICENESS_MAX = 0
@@ -29,7 +30,7 @@ class Probe(NamedTuple):
     memory_monitor_ms: str
 
 
-def probe_nodes(nodes: Iterable[spread.RayNode]) -> dict[spread.RayNode, Probe]:
+def probe_nodes(nodes: Iterable[RayNode]) -> dict[RayNode, Probe]:
     """Tries this package on every node. Raises LaunchFailed where it cannot run."""
     task = ray.remote(probe_worker)
     asked = {
@@ -39,7 +40,7 @@ def probe_nodes(nodes: Iterable[spread.RayNode]) -> dict[spread.RayNode, Probe]:
     return {node: _probed(node, answer) for node, answer in asked.items()}
 
 
-def _probed(node: spread.RayNode, answer: Any) -> Probe:
+def _probed(node: RayNode, answer: Any) -> Probe:
     try:
         probe: Probe = ray.get(answer, timeout=PROBE_TIMEOUT_S)
     except (ray.exceptions.RayError, ImportError, AttributeError) as error:

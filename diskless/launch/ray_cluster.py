@@ -10,55 +10,44 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from diskless.client import connect, descriptor
+from diskless.client import descriptor
 from diskless.client.descriptor import Descriptor
 from diskless.config import ClusterSettings, format_bytes
 from diskless.errors import (
     BadRequest,
     ClusterExists,
-    DeadlineExceeded,
     DisklessError,
     FilesExist,
     LaunchFailed,
     Unavailable,
 )
 from diskless.gateway.messages import Peer
-from diskless.launch import private_ray, ray_link, rundir, sessions
-from diskless.launch.record import RayRecord, advice_for_dead, name_option, record_of, refuse_dead
+from diskless.launch import private_ray, ray_link, rundir, running, seats, sessions
+from diskless.launch.record import (
+    RayRecord,
+    name_option,
+    record_of,
+    refuse_dead,
+    refuse_without_ray,
+)
+from diskless.launch.running import Progress, Started, ask_status
 from diskless.model import slot_name
 
 if TYPE_CHECKING:
     from diskless.launch.actor import AgentState
     from diskless.launch.agents import Identity, Process
 
-ASK_TIMEOUT_S = 5.0
-"""How long a cluster may take to say how it is before it counts as dead."""
 RESET_TIMEOUT_S = 20.0
-"""The same where a cluster that counts as dead loses its files."""
+"""How long a cluster may take to say how it is before it counts as dead and loses its files."""
 LOCK_TIMEOUT_S = 120.0
 LOCK_POLL_S = 0.1
-
-Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Started:
-    """What `up` did."""
-
-    descriptor: Descriptor
-    fresh: bool
-    """False if the cluster ran already."""
-    agents_up: int
-    advice: list[str] = field(default_factory=list)
-    """What the operator should know: failure domains, and how Ray treats agents."""
 
 
 def up(
@@ -68,23 +57,26 @@ def up(
     reset: bool = False,
     progress: Progress | None = None,
 ) -> Started:
-    """Starts a cluster and returns when every agent serves and sees all others.
+    """Starts a cluster and returns when every agent serves and sees all others; or adds
+    agents to one that runs.
 
     Raises BadSettings before anything starts; ClusterExists if it runs with other
-    settings; Unavailable if it is known here but dead, unless `reset` may replace it;
-    FilesExist if that would destroy files of a cluster that is alive; LaunchFailed.
+    settings, or more agents; Unavailable if it is known here but dead, unless `reset` may
+    replace it; FilesExist if that would destroy files of a cluster that is alive;
+    LaunchFailed.
     """
     settings.validate()
     if ray_address:
         ray_link.check_address(ray_address)
     with _alone():
-        known = _load(settings.name)
+        exists = descriptor.descriptor_path(settings.name).exists()
+        known = descriptor.load(settings.name) if exists else None
         if known is not None and reset:
-            _refuse_without_ray(known)
+            refuse_without_ray(known)
             _refuse_to_reset(known)
             _end(known)
         elif known is not None:
-            return _already_up(known, settings, ray_address)
+            return running.join(known, settings, ray_address, progress or _silent)
         return _start(settings, ray_address, progress or _silent)
 
 
@@ -95,7 +87,7 @@ def down(name: str, *, discard: bool = False) -> None:
     """
     with _alone():
         known = descriptor.load(name)
-        _refuse_without_ray(known)
+        refuse_without_ray(known)
         if not discard:
             _refuse_to_lose(known)
         _end(known)
@@ -128,16 +120,13 @@ def revive(
     One that runs, or that Ray is restarting, is only waited for. Raises BadRequest for
     an unknown slot, LaunchFailed.
     """
+    one_host = record_of(descriptor.load(name)).one_host
     with attached(name, slots) as identity:
-        from diskless.launch import agents, spread
+        from diskless.launch import agents
 
         dead = [slot for slot in slots if agents.find(name, slot) is None]
-        agents.create(
-            identity,
-            dead,
-            one_host=spread.on_one_host(spread.living_nodes()),
-            founding=False,
-        )
+        chosen = agents.seats_for(identity, dead, one_host=one_host)
+        agents.create(identity, chosen, one_host=one_host, founding=False)
         states = agents.wait_serving(
             identity, slots, ready=lambda state: state.joined, progress=progress or _silent
         )
@@ -198,13 +187,13 @@ def _with_ray(known: Descriptor, record: RayRecord) -> Descriptor:
 def _start_agents(known: Descriptor, advice: list[str], progress: Progress) -> Started:
     from diskless.launch import agents, spread
 
-    identity = _identity(known)
-    settings = identity.settings
     nodes = spread.living_nodes()
-    spread.make_group(identity.group, agents=settings.agents, nodes=nodes)
-    agents.create(
-        identity, range(settings.agents), one_host=spread.on_one_host(nodes), founding=True
-    )
+    one_host = seats.on_one_host(nodes)
+    known = _with_ray(known, replace(record_of(known), one_host=one_host))
+    identity = agents.identity_of(known)
+    settings = identity.settings
+    chosen = seats.assign(range(settings.agents), nodes)
+    agents.create(identity, chosen, one_host=one_host, founding=True)
     progress("agents", 0, settings.agents)
     founders = agents.wait_serving(
         identity,
@@ -216,7 +205,7 @@ def _start_agents(known: Descriptor, advice: list[str], progress: Progress) -> S
     states = _wait_all_seen(identity, progress)
     known = replace(known, gateways=[_peer(states[slot]) for slot in sorted(states)])
     descriptor.save(known)
-    advice = advice + spread.advise(settings, [state.host for state in states.values()])
+    advice = advice + seats.advise(settings, [state.host for state in states.values()])
     return Started(descriptor=known, fresh=True, agents_up=len(states), advice=advice)
 
 
@@ -253,54 +242,6 @@ def _peer(state: "AgentState") -> Peer:
     return Peer(
         slot=state.slot, gateway=state.gateway, socket=state.socket, host=state.host, up=True
     )
-
-
-def _identity(known: Descriptor) -> "Identity":
-    from diskless.launch.agents import Identity
-
-    return Identity(ClusterSettings.from_dict(known.settings), known.cluster, known.secret)
-
-
-# A cluster that is there already.
-
-
-def _load(name: str) -> Descriptor | None:
-    return descriptor.load(name) if descriptor.descriptor_path(name).exists() else None
-
-
-def _already_up(known: Descriptor, settings: ClusterSettings, ray_address: str) -> Started:
-    differences = _differences(known, settings, ray_address)
-    if differences:
-        raise ClusterExists(
-            f"cluster {known.name!r} is there already, with other settings ({differences}): "
-            "run `diskless down` first, or choose another --name"
-        )
-    status = ask_status(known)
-    agents_up = sum(agent["state"] == "up" for agent in status["agents"])
-    return Started(descriptor=known, fresh=False, agents_up=agents_up)
-
-
-def _differences(known: Descriptor, settings: ClusterSettings, ray_address: str) -> str:
-    """`agents 6, not 8`: what it has, and what was asked for."""
-    has = dict(known.settings) | {"ray_address": record_of(known).requested or "its own"}
-    asked = settings.to_dict() | {"ray_address": ray_address or "its own"}
-    return ", ".join(
-        f"{key} {has.get(key)}, not {value}"
-        for key, value in asked.items()
-        if has.get(key) != value
-    )
-
-
-def ask_status(known: Descriptor, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, Any]:
-    """The cluster's status. Raises Unavailable, with what to do, if it does not answer."""
-    refuse_dead(known)
-    try:
-        with connect(known.name, timeout_s=timeout_s) as client:
-            return client.status()
-    except (DeadlineExceeded, Unavailable) as error:
-        raise Unavailable(
-            f"cluster {known.name!r} does not answer ({error}): {advice_for_dead(known)}"
-        ) from error
 
 
 # Ending.
@@ -373,7 +314,7 @@ def _end_attached(known: Descriptor, record: RayRecord) -> None:
     try:
         from diskless.launch import agents
 
-        agents.end_all(_identity(known))
+        agents.end_all(agents.identity_of(known))
     finally:
         ray_link.detach()
     rundir.clear_run_dir(known.cluster)
@@ -386,12 +327,14 @@ def _end_attached(known: Descriptor, record: RayRecord) -> None:
 def attached(name: str, slots: Sequence[int]) -> Iterator["Identity"]:
     """Connects to the Ray of a cluster, if it has those slots."""
     known = descriptor.load(name)
-    _refuse_without_ray(known)
+    refuse_without_ray(known)
     refuse_dead(known)
     _check_slots(ClusterSettings.from_dict(known.settings), slots)
     ray_link.attach(record_of(known), f"diskless-{name}")
     try:
-        yield _identity(known)
+        from diskless.launch.agents import identity_of
+
+        yield identity_of(known)
     finally:
         ray_link.detach()
 
@@ -417,11 +360,6 @@ def _alone() -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _refuse_without_ray(known: Descriptor) -> None:
-    if not known.ray:
-        raise BadRequest(f"cluster {known.name!r} lives and ends in the process that made it")
 
 
 def _check_slots(settings: ClusterSettings, slots: Sequence[int]) -> None:

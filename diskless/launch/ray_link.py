@@ -43,7 +43,7 @@ def attach(record: RayRecord, namespace: str) -> "ModuleType":
             del os.environ[name]
         os.environ.update(kept)
     if address != AUTO:
-        _check_listening(address)
+        check_listening(address)
     import ray
 
     if ray.is_initialized():
@@ -66,8 +66,8 @@ def address_of(ray: "ModuleType") -> str:
     return str(ray.get_runtime_context().gcs_address)
 
 
-def _check_listening(address: str) -> None:
-    """Ray itself would wait for minutes where nothing listens."""
+def check_listening(address: str) -> None:
+    """Raises Unavailable. Ray itself would wait for minutes where nothing listens."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()

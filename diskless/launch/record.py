@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from diskless.client.descriptor import DEFAULT_NAME, Descriptor
-from diskless.errors import Unavailable
+from diskless.errors import BadRequest, Unavailable
 
 
 class Session(Struct, frozen=True):
@@ -33,6 +33,8 @@ class RayRecord(Struct, frozen=True, kw_only=True):
     """Our own Ray: all its processes are in this session."""
     token: str = ""
     """File with the token that our own Ray demands."""
+    one_host: bool = False
+    """`up` found one host, so agents listen on loopback only, in all their lives."""
 
     @property
     def own(self) -> bool:
@@ -57,6 +59,12 @@ def refuse_dead(descriptor: Descriptor) -> None:
             f"cluster {descriptor.name!r} is dead (its Ray has ended): "
             f"{advice_for_dead(descriptor)}"
         )
+
+
+def refuse_without_ray(descriptor: Descriptor) -> None:
+    """Raises BadRequest for a cluster of `local_cluster`."""
+    if not descriptor.ray:
+        raise BadRequest(f"cluster {descriptor.name!r} lives and ends in the process that made it")
 
 
 def advice_for_dead(descriptor: Descriptor) -> str:

@@ -672,6 +672,18 @@ def test_verbs_that_need_no_ray_do_not_import_it(store: str) -> None:
 
 
 def test_up_with_other_settings_says_which_differ(cli: Cli, shared: LocalCluster) -> None:
-    outcome = cli("up", "--name", shared.settings.name)
+    outcome = cli("up", "--name", shared.settings.name, "--memory", "128MiB")
     assert outcome.status == exits.CLUSTER_EXISTS
-    assert "agents 3, not 6" in outcome.err
+    assert "memory_bytes 268435456, not 134217728" in outcome.err
+
+
+def test_up_takes_what_it_is_not_told_from_the_cluster(cli: Cli, shared: LocalCluster) -> None:
+    outcome = cli("up", "--name", shared.settings.name)
+    assert outcome.status == exits.OK
+    assert b"is up already: 3 agents, 1+1" in outcome.out
+
+
+def test_up_adds_no_agents_to_a_cluster_of_another_process(cli: Cli, shared: LocalCluster) -> None:
+    outcome = cli("up", "--name", shared.settings.name, "--agents", "4")
+    assert outcome.status == exits.USAGE
+    assert "lives and ends in the process that made it" in outcome.err

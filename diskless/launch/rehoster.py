@@ -1,0 +1,156 @@
+"""Brings agents whose Ray nodes are gone to others: the leader's work, through Ray.
+
+Ray restarts an agent where it was, and gives it up when that node is gone. Every agent has
+one of these; it acts only while its agent leads, and asks Ray only while an agent is down
+beyond `repair_delay`. Ray lets a name be taken once, so two leaders that overlap cannot
+start a slot twice. What is started is a new life of its slot, with an empty memory; should
+the old one still run somewhere, cut off, its words and its shards count for nothing.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import ray
+
+from diskless.errors import DisklessError
+from diskless.launch import ray_link, seats, spread
+from diskless.model import AgentInfo, slot_name
+from diskless.repair import overdue
+
+if TYPE_CHECKING:
+    from diskless.launch.agents import Identity
+    from diskless.launch.node import Node
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+PATIENCE_S = 20.0
+"""How long Ray may take for what is asked of it before `status` says that it is silent."""
+UNFIT_S = 120.0
+"""How long a node is passed over on which an agent did not start."""
+
+NO_NODE = (
+    "the host is gone and no other has room: start Ray on one (`ray start --address ...`), "
+    "and it begins again there"
+)
+RAY_SILENT = "it is down, and Ray, which could start it again, does not answer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What the leader knows of agents that are down for too long."""
+
+    agents: Mapping[int, AgentInfo]
+    overdue: frozenset[int]
+
+
+class Rehoster:
+    def __init__(self, identity: "Identity", node: "Node", *, one_host: bool) -> None:
+        self._identity = identity
+        self._node = node
+        self._one_host = one_host
+        self._unfit_until: dict[str, float] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rehoster")
+
+    async def run(self) -> None:
+        """Looks after lost agents until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(INTERVAL_S)
+                case = self._case()
+                if case is None:
+                    self._node.unhosted = {}
+                else:
+                    await self._look(case)
+        finally:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _case(self) -> Case | None:
+        """Nothing unless this agent leads and there is somebody to look after."""
+        if not self._node.replica.leads:
+            return None
+        agents = dict(self._node.replica.state.agents)
+        delay_s = self._identity.settings.tuning.repair_delay_s
+        gone = overdue(agents, now_ms=time.time_ns() // 1_000_000, delay_s=delay_s)
+        return Case(agents=agents, overdue=gone) if gone else None
+
+    async def _look(self, case: Case) -> None:
+        """Ray may take its time, or never answer: then that is what there is to say."""
+        work = asyncio.get_running_loop().run_in_executor(self._thread, self._rehost, case)
+        while not (await asyncio.wait([work], timeout=PATIENCE_S))[0]:
+            self._node.unhosted = dict.fromkeys(sorted(case.overdue), RAY_SILENT)
+        self._node.unhosted = work.result() if self._node.replica.leads else {}
+
+    # On the thread: whatever Ray does there, the agent goes on.
+
+    def _rehost(self, case: Case) -> dict[int, str]:
+        """Starts what can be started; says what becomes of each slot that has no node."""
+        try:
+            # Ray ends a process that waits for it in vain for too long: so it is not asked
+            # while nothing listens there.
+            ray_link.check_listening(ray_link.address_of(ray))
+            return self._act(case)
+        except (DisklessError, ray.exceptions.RayError, TimeoutError, ConnectionError) as error:
+            log.warning("agents not looked after error=%s", error)
+            return dict.fromkeys(sorted(case.overdue), RAY_SILENT)
+        except Exception:  # the edge of a thread; tried again in a moment
+            log.exception("agents not looked after")
+            return {}
+
+    def _act(self, case: Case) -> dict[int, str]:
+        nodes = spread.living_nodes()
+        by_id = {node.id: node for node in nodes}
+        under_way = self._under_way(case, by_id)
+        now_s = time.monotonic()
+        plan = seats.plan_rehosting(
+            case.agents,
+            overdue=case.overdue,
+            nodes=nodes,
+            under_way=under_way,
+            unfit=[id_ for id_, until_s in self._unfit_until.items() if until_s > now_s],
+            one_host=self._one_host,
+        )
+        said = dict.fromkeys(plan.homeless, NO_NODE)
+        for slot, node in plan.moves.items():
+            said[slot] = self._begin(slot, node, case)
+        for slot, node in under_way.items():
+            if node is not None and case.agents[slot].node not in by_id:
+                said[slot] = f"begins again on {node.host}"
+        return dict(sorted(said.items()))
+
+    def _under_way(
+        self, case: Case, nodes: Mapping[str, seats.RayNode]
+    ) -> dict[int, seats.RayNode | None]:
+        from diskless.launch import agents
+
+        found = {}
+        for slot in sorted(case.overdue):
+            row = agents.row_of(self._identity.settings.name, slot)
+            if row:
+                found[slot] = nodes.get(row.get("Address", {}).get("NodeID", ""))
+        return found
+
+    def _begin(self, slot: int, node: seats.RayNode, case: Case) -> str:
+        from diskless.launch import agents, probe
+
+        seeds = {other: agent.address for other, agent in case.agents.items() if agent.up}
+        try:
+            probe.probe_nodes([node])
+            agents.create(
+                self._identity,
+                {slot: node},
+                one_host=self._one_host,
+                founding=False,
+                seeds=seeds,
+            )
+        except (DisklessError, TimeoutError) as error:
+            log.warning("not re-hosted slot=%s node=%s error=%s", slot_name(slot), node.id, error)
+            self._unfit_until[node.id] = time.monotonic() + UNFIT_S
+            return f"does not start on {node.host}: {error}"
+        log.info("re-hosted slot=%s host=%s node=%s", slot_name(slot), node.host, node.id)
+        return f"begins again on {node.host}"

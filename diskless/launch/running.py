@@ -1,0 +1,186 @@
+"""`up` on a cluster that is there already: is it as asked, and does it lack agents.
+
+A cluster only grows, and only in the number of its agents. New slots are in the descriptor
+before anything is started, so whatever an `up` that was killed half way has left, `down`
+ends and the next `up` finishes: it starts what has never joined and has no actor. New agents
+never vote. Nothing here undoes anything: the cluster serves all the while.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from diskless.client import connect, descriptor
+from diskless.client.descriptor import Descriptor
+from diskless.config import ClusterSettings
+from diskless.errors import (
+    ClusterExists,
+    DeadlineExceeded,
+    DisklessError,
+    LaunchFailed,
+    Unavailable,
+)
+from diskless.gateway.messages import Peer
+from diskless.launch import ray_link, seats
+from diskless.launch.record import (
+    advice_for_dead,
+    name_option,
+    record_of,
+    refuse_dead,
+    refuse_without_ray,
+)
+from diskless.model import parse_slot
+
+ASK_TIMEOUT_S = 5.0
+"""How long a cluster may take to say how it is before it counts as dead."""
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """What `up` did."""
+
+    descriptor: Descriptor
+    fresh: bool
+    """False if the cluster ran already."""
+    agents_up: int
+    added: list[int] = field(default_factory=list)
+    """Slots that a running cluster did not have before."""
+    advice: list[str] = field(default_factory=list)
+    """What the operator should know: failure domains, and how Ray treats agents."""
+
+
+def settings_for(name: str, chosen: dict[str, Any], *, reset: bool) -> ClusterSettings:
+    """What was chosen; the rest as it is if the cluster is known here, else the defaults.
+
+    Raises BadSettings for a name that no cluster can have.
+    """
+    ClusterSettings(name=name).validate()
+    base: dict[str, Any] = {}
+    if not reset and descriptor.descriptor_path(name).exists():
+        base = dict(descriptor.load(name).settings)
+    return ClusterSettings.from_dict(base | {"name": name} | chosen)
+
+
+def join(
+    known: Descriptor, settings: ClusterSettings, ray_address: str, progress: Progress
+) -> Started:
+    """Makes sure that a cluster which runs has so many agents.
+
+    Raises ClusterExists if other settings are asked for, or fewer agents; Unavailable if
+    it is dead; LaunchFailed, after which it may be called again.
+    """
+    refuse_other(known, settings, ray_address)
+    status = ask_status(known)
+    missing = never_joined(status, settings.agents)
+    if missing:
+        return _grow(known, settings, missing, progress)
+    known = _save(known, settings)
+    return Started(descriptor=known, fresh=False, agents_up=_count_up(status))
+
+
+def refuse_other(known: Descriptor, settings: ClusterSettings, ray_address: str) -> None:
+    """Raises ClusterExists, naming what it has and what was asked for."""
+    has = dict(known.settings) | {"ray_address": record_of(known).requested or "its own"}
+    asked = settings.to_dict() | ({"ray_address": ray_address} if ray_address else {})
+    other = ", ".join(
+        f"{key} {has.get(key)}, not {value}"
+        for key, value in asked.items()
+        if key != "agents" and has.get(key) != value
+    )
+    if other:
+        raise ClusterExists(
+            f"cluster {known.name!r} is there already, with other settings ({other}), and only "
+            "its --agents can grow: run `diskless down` first, or choose another --name"
+        )
+    if settings.agents < has["agents"]:
+        raise ClusterExists(
+            f"cluster {known.name!r} has {has['agents']} agents, and a cluster cannot shrink to "
+            f"{settings.agents}: `diskless drain SLOT` empties an agent, so that it can be "
+            "taken away"
+        )
+
+
+def never_joined(status: dict[str, Any], agents: int) -> list[int]:
+    """The slots below `agents` that have had no life yet."""
+    known = {parse_slot(a["slot"]) for a in status["agents"] if a["state"] != "starting"}
+    return [slot for slot in range(agents) if slot not in known]
+
+
+def ask_status(known: Descriptor, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, Any]:
+    """The cluster's status. Raises Unavailable, with what to do, if it does not answer."""
+    refuse_dead(known)
+    try:
+        with connect(known.name, timeout_s=timeout_s) as client:
+            return client.status()
+    except (DeadlineExceeded, Unavailable) as error:
+        raise Unavailable(
+            f"cluster {known.name!r} does not answer ({error}): {advice_for_dead(known)}"
+        ) from error
+
+
+def _grow(
+    known: Descriptor, settings: ClusterSettings, missing: Sequence[int], progress: Progress
+) -> Started:
+    refuse_without_ray(known)
+    ray_link.attach(record_of(known), f"diskless-{known.name}")  # Before anything is changed.
+    try:
+        advice = _start(replace(known, settings=settings.to_dict()), missing, progress)
+    except DisklessError as error:
+        again = f"`diskless up --agents {settings.agents}{name_option(known.name)}`"
+        raise LaunchFailed(f"{error}; the cluster goes on as it is: {again} tries again") from error
+    finally:
+        ray_link.detach()
+    known = _save(known, settings)
+    status = ask_status(known)
+    hosts = [agent["host"] for agent in status["agents"] if agent.get("host")]
+    return Started(
+        descriptor=known,
+        fresh=False,
+        agents_up=_count_up(status),
+        added=list(missing),
+        advice=advice + seats.advise(settings, hosts),
+    )
+
+
+def _start(known: Descriptor, missing: Sequence[int], progress: Progress) -> list[str]:
+    """Starts agents and waits until all have joined; what the operator should know."""
+    from diskless.launch import agents, probe, spread
+
+    record = record_of(known)
+    nodes = spread.living_nodes()
+    advice = [] if record.own else probe.warnings_about(probe.probe_nodes(nodes).values())
+    descriptor.save(known)  # From here on there may be more agents.
+    identity = agents.identity_of(known)
+    new = [slot for slot in missing if agents.find(known.name, slot) is None]
+    chosen = agents.seats_for(identity, new, one_host=record.one_host)
+    agents.create(identity, chosen, one_host=record.one_host, founding=False)
+    agents.wait_serving(identity, missing, ready=lambda state: state.joined, progress=progress)
+    if record.one_host and not seats.on_one_host(nodes):
+        advice.append(
+            "this cluster began on one host and listens on loopback only: its new agents are "
+            "on that host too"
+        )
+    return advice
+
+
+def _save(known: Descriptor, settings: ClusterSettings) -> Descriptor:
+    """Keeps the settings, and where agents are now that were not known to be anywhere."""
+    with connect(known.name, timeout_s=ASK_TIMEOUT_S) as client:
+        gateways = _merged(known.gateways, client.agents())
+    new = replace(known, settings=settings.to_dict(), gateways=gateways)
+    if new != known:
+        descriptor.save(new)
+    return new
+
+
+def _merged(old: Sequence[Peer], now: Sequence[Peer]) -> list[Peer]:
+    peers = {peer.slot: peer for peer in old} | {peer.slot: peer for peer in now}
+    return [replace(peers[slot], up=True) for slot in sorted(peers)]
+
+
+def _count_up(status: dict[str, Any]) -> int:
+    return sum(agent["state"] in ("up", "draining") for agent in status["agents"])

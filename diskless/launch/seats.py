@@ -1,0 +1,131 @@
+"""Which Ray node an agent gets, at first and when its own is gone: pure choices.
+
+A host gets a second agent only when every host has one. A slot is *homeless* when its
+agent has been down beyond the repair delay and Ray no longer has the node that it was on:
+one that Ray can restart where it was, or that somebody ended on purpose, is none.
+"""
+
+import socket
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from diskless.config import ClusterSettings
+from diskless.model import AgentInfo
+
+
+class RayNode(NamedTuple):
+    id: str
+    hostname: str
+    address: str
+
+    @property
+    def host(self) -> str:
+        """As agents name their failure domain."""
+        return f"{self.hostname}/{self.address}"
+
+    @property
+    def here(self) -> bool:
+        return self.hostname == socket.gethostname()
+
+
+def on_one_host(nodes: Iterable[RayNode]) -> bool:
+    return len({node.host for node in nodes}) == 1
+
+
+def assign(
+    slots: Iterable[int],
+    nodes: Sequence[RayNode],
+    *,
+    taken: Iterable[RayNode] = (),
+    per_host_max: int | None = None,
+) -> dict[int, RayNode]:
+    """A node for each slot: on the host with the fewest agents, there on the emptiest node.
+
+    `taken` has the node of every other agent. Slots for which there is none, because every
+    host has `per_host_max` agents, are left out; those named first come first.
+    """
+    on_node = Counter(node.id for node in taken)
+    on_host = Counter(node.host for node in taken)
+    chosen: dict[int, RayNode] = {}
+    for slot in slots:
+        open_ = [n for n in nodes if per_host_max is None or on_host[n.host] < per_host_max]
+        if not open_:
+            break
+        best = min(open_, key=lambda node: (on_host[node.host], on_node[node.id], node.id))
+        on_node[best.id] += 1
+        on_host[best.host] += 1
+        chosen[slot] = best
+    return chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehosting:
+    """What to do about the agents whose nodes are gone."""
+
+    moves: Mapping[int, RayNode]
+    homeless: Sequence[int]
+    """No node has room for these."""
+
+
+def plan_rehosting(
+    agents: Mapping[int, AgentInfo],
+    *,
+    overdue: Collection[int],
+    nodes: Sequence[RayNode],
+    under_way: Mapping[int, RayNode | None],
+    unfit: Collection[str] = (),
+    one_host: bool = False,
+) -> Rehosting:
+    """Where slots that are down for too long begin again, voters first.
+
+    `under_way` are the slots that Ray has an actor for, and the node that it is on, if it
+    is on one: they are left alone. Nodes in `unfit` are passed over. With `one_host` nothing
+    listens beyond loopback, so another host is of no use. No host gets more agents than
+    some host was given by `up`.
+    """
+    by_id = {node.id: node for node in nodes}
+    gone = sorted(
+        slot for slot in overdue if agents[slot].node not in by_id and slot not in under_way
+    )
+    settled = [_node_of(a, by_id) for a in agents.values() if a.up or a.node in by_id]
+    coming = [
+        node
+        for slot, node in under_way.items()
+        if node is not None and (slot not in agents or agents[slot].node not in by_id)
+    ]
+    hosts = Counter(agent.host for agent in agents.values())
+    fit = [node for node in nodes if node.id not in unfit and (not one_host or node.host in hosts)]
+    moves = assign(gone, fit, taken=[*settled, *coming], per_host_max=max(hosts.values()))
+    return Rehosting(moves=moves, homeless=[slot for slot in gone if slot not in moves])
+
+
+def _node_of(agent: AgentInfo, nodes: Mapping[str, RayNode]) -> RayNode:
+    """Also of one that runs under a Ray which is not ours: it takes its host's place."""
+    known = nodes.get(agent.node)
+    return known if known is not None else RayNode(agent.node, *agent.host.split("/", 1))
+
+
+def advise(settings: ClusterSettings, hosts: Sequence[str]) -> list[str]:
+    """What the loss of a host means, given the host of each agent."""
+    k = settings.parity_shards
+    counts = Counter(hosts)
+    if len(counts) == 1:
+        return [
+            "failure domains are processes on one host: any "
+            f"{_agents(k)} may die, but losing the host loses everything"
+        ]
+    worst = max(counts.values())
+    if worst > k:
+        return [
+            f"{len(counts)} hosts for {len(hosts)} agents: a host has up to {worst} of them, "
+            f"and only {k} may die at once: use more hosts, or a larger k"
+        ]
+    if worst > 1:
+        return [f"a host has up to {worst} agents: {k // worst} of the hosts may die at once"]
+    return []
+
+
+def _agents(count: int) -> str:
+    return "agent" if count == 1 else f"{count} agents"

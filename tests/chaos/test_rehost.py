@@ -1,0 +1,256 @@
+"""Agents outlive their hosts: their slots begin again on others, as long as there are any.
+
+One cluster for the tests in their order, on a Ray of several nodes, each with an address of
+its own on this machine, which are killed as a whole: the raylet and the agents at once. Ray is
+told to notice that sooner than usual. Until the end the node that was started last is not
+killed: Ray takes it for the one that commands run on.
+"""
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from diskless.client import Client, connect, descriptor
+from diskless.config import MIB
+from diskless.errors import DisklessError
+from diskless.model import parse_slot
+from tests.support import Program, content, eventually, session_of
+
+SMALL = ("--agents", "3", "-m", "2", "-k", "1", "--memory", "64MiB")
+DATA = content(5 * MIB + 3)
+WAIT_S = 90.0
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+
+
+def states(client: Client) -> list[str]:
+    return [agent["state"] for agent in client.status()["agents"]]
+
+
+def is_whole(client: Client, agents: int) -> bool:
+    """Everything survives k losses, and all agents are there."""
+    try:
+        status = client.status()
+    except DisklessError:
+        return False  # a leader is being elected
+    up = [agent["state"] for agent in status["agents"]] == ["up"] * agents
+    return bool(status["margin"] == 1 and up)
+
+
+class Hosts:
+    """Ray nodes with addresses of their own."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._directory = Path("/tmp") / f"dr-{secrets.token_hex(3)}"  # Ray wants a short path.
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._number = 1
+        self.ray = ""
+        self.last = ""
+        """Where commands run, as far as Ray is concerned."""
+
+    def start_head(self) -> None:
+        options = ("--port", "0", "--include-dashboard", "false", "--temp-dir")
+        head = self._start("--head", *options, str(self._directory))
+        self._running["head"] = head
+        address = self._directory / "ray_current_cluster"
+        eventually(lambda: address.exists() and address.read_text(), WAIT_S)
+        self.ray = address.read_text().strip()
+        self.head = self.ray.rpartition(":")[0]
+
+    def add(self) -> str:
+        self._number += 1
+        address = f"127.0.0.{self._number}"
+        self._running[address] = self._start("--address", self.ray, "--node-ip-address", address)
+        log = self._logs / f"{self._number}.log"
+        eventually(lambda: "--block" in log.read_text(), WAIT_S)
+        self.last = address
+        return address
+
+    def kill(self, *addresses: str) -> None:
+        """Everything that runs there, at once."""
+        ended = [self._running.pop(address) for address in addresses]
+        for process in ended:
+            for pid in session_of(process.pid):
+                psutil.Process(pid).kill()
+        for process in ended:
+            process.wait(10)
+
+    def close(self) -> None:
+        self.kill(*self._running)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _start(self, *options: str) -> subprocess.Popen[bytes]:
+        env = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+        env |= {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "4"}
+        command = [
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "1"),
+            *("--object-store-memory", str(80 * MIB), "--disable-usage-stats", *options),
+        ]
+        with open(self._logs / f"{self._number}.log", "wb") as log:
+            return subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env,
+                start_new_session=True,
+            )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Five: the head, which has an agent or not, and four more."""
+    hosts = Hosts(tmp_path_factory.mktemp("ray"))
+    with ExitStack() as until_done:
+        until_done.callback(hosts.close)
+        hosts.start_head()
+        for _ in range(4):  # One after the other: at once, they time out here.
+            hosts.add()
+        yield hosts
+
+
+@pytest.fixture(scope="module")
+def spread_out(hosts: Hosts) -> Iterator[Program]:
+    program = Program(f"g-{secrets.token_hex(3)}")
+    started = program.run("up", *SMALL, "--ray-address", hosts.ray)
+    assert started.returncode == 0, started.stderr
+    with connect(program.name) as client:
+        client.write("/kept", DATA)
+    try:
+        yield program
+    finally:
+        if descriptor.descriptor_path(program.name).exists():
+            program.ok("down", "--discard")
+
+
+@pytest.fixture(scope="module")
+def onlooker(spread_out: Program) -> Iterator[Client]:
+    with connect(spread_out.name) as client:
+        yield client
+
+
+def homes(client: Client) -> dict[int, str]:
+    """The address of the host of each agent that is up."""
+    return {
+        parse_slot(agent["slot"]): agent["host"].rpartition("/")[2]
+        for agent in client.status()["agents"]
+        if agent["state"] == "up"
+    }
+
+
+def victim(hosts: Hosts, client: Client) -> int:
+    """A voter whose host may be killed, the leader if it is one."""
+    leader = parse_slot(client.status()["leader"])
+    found = [
+        slot
+        for slot, address in homes(client).items()
+        if slot < 3 and address not in (hosts.head, hosts.last)
+    ]
+    assert found
+    return leader if leader in found else found[0]
+
+
+def agent_of(client: Client, slot: int) -> dict[str, Any]:
+    agent: dict[str, Any] = client.status()["agents"][slot]
+    return agent
+
+
+def test_each_agent_has_a_host_of_its_own(onlooker: Client) -> None:
+    assert len(set(homes(onlooker).values())) == 3
+
+
+def test_a_voter_whose_host_died_begins_again_on_a_spare_one(
+    hosts: Hosts, spread_out: Program, onlooker: Client
+) -> None:
+    slot = victim(hosts, onlooker)
+    before = homes(onlooker)
+    hosts.kill(before[slot])
+    killed_s = time.monotonic()
+    eventually(lambda: is_whole(onlooker, 3), WAIT_S)
+    print(f"re-hosted and protected after {time.monotonic() - killed_s:.1f} s")
+    after = homes(onlooker)
+    assert agent_of(onlooker, slot)["incarnation"] == 2
+    assert after[slot] not in before.values()
+    assert len(set(after.values())) == 3
+    assert onlooker.status()["voters"][slot]["lag"] is not None
+    assert onlooker.status()["unhosted"] == {}
+    assert onlooker.read("/kept") == DATA
+
+
+def test_an_agent_that_is_dead_on_purpose_is_left_alone(
+    spread_out: Program, onlooker: Client
+) -> None:
+    """Its node is alive: nobody but `revive` starts it. Two repair delays pass."""
+    spread_out.ok("chaos", "kill", "2", "--stay-dead")
+    eventually(lambda: states(onlooker)[2] == "down", WAIT_S)
+    down_s = time.monotonic()
+    eventually(lambda: time.monotonic() - down_s > 20, WAIT_S)
+    assert states(onlooker)[2] == "down"
+    assert onlooker.status()["unhosted"] == {}
+    spread_out.ok("chaos", "revive", "2")
+    eventually(lambda: is_whole(onlooker, 3), WAIT_S)
+
+
+def test_an_added_agent_gets_the_host_that_has_none(
+    hosts: Hosts, spread_out: Program, onlooker: Client
+) -> None:
+    grown = spread_out.ok("up", "--agents", "4", "--ray-address", hosts.ray)
+    assert grown["added"] == ["agent-3"]
+    eventually(lambda: is_whole(onlooker, 4), WAIT_S)
+    assert len(set(homes(onlooker).values())) == 4
+
+
+def test_without_a_spare_host_status_says_so_and_a_new_one_is_used(
+    hosts: Hosts, spread_out: Program, onlooker: Client
+) -> None:
+    slot = victim(hosts, onlooker)
+    hosts.kill(homes(onlooker)[slot])
+    eventually(lambda: f"agent-{slot}" in _unhosted(onlooker), WAIT_S)
+    lines = [line for line in spread_out.run("status").stdout.splitlines() if "unhosted" in line]
+    assert len(lines) == 1
+    assert f"agent-{slot}: the host is gone and no other has room" in lines[0]
+    assert onlooker.read("/kept") == DATA
+    assert len(set(homes(onlooker).values())) == 3, "an agent was put beside another"
+
+    new = hosts.add()
+    eventually(lambda: is_whole(onlooker, 4), WAIT_S)
+    assert homes(onlooker)[slot] == new
+    assert onlooker.status()["unhosted"] == {}
+    assert onlooker.read("/kept") == DATA
+
+
+def _unhosted(client: Client) -> dict[str, str]:
+    try:
+        found: dict[str, str] = client.status()["unhosted"]
+    except DisklessError:
+        return {}
+    return found
+
+
+def test_two_hosts_of_voters_at_once_are_one_too_many_and_nothing_is_made_up(
+    hosts: Hosts, spread_out: Program, onlooker: Client
+) -> None:
+    """The namespace stops, loudly; no agent without a memory may begin a new one."""
+    gone = [
+        address for slot, address in homes(onlooker).items() if slot < 3 and address != hosts.head
+    ]
+    hosts.kill(*gone[:2])
+    refuse_everything(spread_out)
+    hosts.add()  # Also with a host to spare: there is nobody who may decide to use it.
+    refuse_everything(spread_out)
+
+
+def refuse_everything(program: Program) -> None:
+    with connect(program.name, timeout_s=8) as client:
+        with pytest.raises(DisklessError) as refused:
+            client.write("/late", b"1")
+        assert refused.value.reason in ("NoQuorum", "Unavailable", "DeadlineExceeded")
+        with pytest.raises(DisklessError):
+            client.read("/kept")

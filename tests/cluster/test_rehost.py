@@ -1,0 +1,85 @@
+"""A slot that begins again elsewhere while its old life still runs, cut off from the others.
+
+That is what a host looks like that was not dead but unreachable: Ray gives it up, its slot
+is re-hosted, and then the network is back.
+"""
+
+import pytest
+
+from diskless.config import MIB
+from diskless.launch.local import LocalCluster
+from diskless.launch.node import Node
+from diskless.model import Place
+from tests.conftest import Connect, StartCluster
+from tests.support import STRIPED, content, eventually, on_loop, wait_until_down
+
+FIRST, LATER = content(3 * MIB, "first"), content(3 * MIB, "later")
+
+
+def cut_off(cluster: LocalCluster, slot: int) -> Node:
+    """An agent that is alive and reaches nobody, nor anybody it."""
+    old = cluster.nodes.pop(slot)
+    others = dict(cluster.nodes)
+
+    def cut() -> None:
+        old.faults.cut_off(others)
+        for node in others.values():
+            node.faults.cut_off([slot])
+
+    on_loop(cluster, cut)
+    wait_until_down(cluster, slot)
+    return old
+
+
+def reconnect(cluster: LocalCluster, old: Node) -> None:
+    def heal() -> None:
+        for node in [old, *cluster.nodes.values()]:
+            node.faults.heal()
+
+    on_loop(cluster, heal)
+
+
+@pytest.mark.parametrize("slot", [0, 3, 5], ids=["leader", "voter", "no voter"])
+def test_an_old_life_that_returns_changes_nothing(
+    start: StartCluster, connect: Connect, slot: int
+) -> None:
+    cluster = start(tuning=STRIPED)
+    client = connect(cluster)
+    client.write("/a", FIRST)
+    old = cut_off(cluster, slot)
+    for node in cluster.nodes.values():  # the new life is reached by all
+        on_loop(cluster, node.faults.heal)
+    cluster.revive(slot)
+    new = cluster.nodes[slot]
+    client.write("/a", LATER, overwrite=True)
+    reconnect(cluster, old)
+    try:
+        for number in range(5):
+            client.write(f"/after-{number}", LATER)
+        eventually(lambda: client.status()["margin"] == 2)
+        agent = client.status()["agents"][slot]
+        assert (agent["incarnation"], agent["address"]) == (2, new.address)
+        eventually(lambda: on_loop(cluster, lambda: believed(cluster, slot)) == {new.address})
+        assert on_loop(cluster, lambda: places(cluster)).isdisjoint({Place(slot, 1)})
+        if slot < 5:  # it hears of its successor as soon as it says something
+            eventually(lambda: on_loop(cluster, lambda: not old.replica.recovered))
+            assert not old.replica.leads
+        assert client.read("/a") == LATER
+        assert all(client.read(f"/after-{number}") == LATER for number in range(5))
+    finally:
+        cluster.run(old.stop())
+
+
+def believed(cluster: LocalCluster, slot: int) -> set[str | None]:
+    """Where the others think that a slot is."""
+    return {
+        where
+        for other, node in cluster.nodes.items()
+        if other != slot
+        for where in (node.roster.address_of(slot), node.roster.agents[slot].address)
+    }
+
+
+def places(cluster: LocalCluster) -> set[Place]:
+    (state,) = [node.replica.state for node in cluster.nodes.values() if node.replica.leads]
+    return {place for entry in state.ledger.entries.values() for place in entry.stripe.places}
