@@ -81,6 +81,18 @@ def test_beyond_k_one_step_takes_so_many_at_once_and_spares_the_majority(seed: i
     assert sum(slot < VOTERS for slot in bursts[0].victims) <= K
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("agents", [AGENTS, 9])
+def test_no_cut_takes_more_away_than_the_budget_has(seed: int, agents: int):
+    """A step that is never affordable would hold all later ones back."""
+    steps = a_plan(seed, max_down=K + 1, agents=agents, kinds=("partition",))
+    assert steps
+    for step in steps:
+        away = lost_side(step.victims, agents=agents, voters=VOTERS)
+        assert sorted(away) == sorted(step.victims)
+        assert len(away) <= K + 1
+
+
 # The budget.
 
 
@@ -221,6 +233,14 @@ def test_wrong_is_wrong_and_loud_loss_is_one_within_the_promise(
 ):
     verdict = judge(seen, healed=healed, max_down=max_down, k=K)
     assert (verdict.exit_status, verdict.passed) == (exit_status, exit_status == 0)
+
+
+@pytest.mark.parametrize("max_down", [K, K + 1])
+def test_a_run_in_which_nothing_happened_proves_nothing(max_down: int):
+    idle = Findings(operations=3, acknowledged=0, refusals={"Unavailable": 3})
+    for seen, planted, passed in ((idle, 4, False), (findings(), 0, False), (findings(), 1, True)):
+        verdict = judge(seen, healed=True, max_down=max_down, k=K, planned=5, planted=planted)
+        assert (verdict.passed, verdict.exit_status) == (passed, 0 if passed else 1)
 
 
 # The record.
