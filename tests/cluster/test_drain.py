@@ -5,8 +5,10 @@ from itertools import combinations
 
 import pytest
 
+from diskless.cli.drain import wait
+from diskless.cli.meter import Meter
 from diskless.config import KIB, MIB
-from diskless.errors import BadRequest, TooFewAgents
+from diskless.errors import BadRequest, TooFewAgents, TooFewShards
 from diskless.launch.local import LocalCluster
 from tests.conftest import Connect, StartCluster
 from tests.support import (
@@ -119,3 +121,26 @@ def test_a_drain_waits_for_what_is_lost_to_be_rebuilt(
             assert client.read(path) == data
         cluster.revive(*lost)
         eventually(lambda: client.status()["margin"] == 2, 30.0)
+
+
+def test_waiting_for_a_drain_ends_when_what_is_left_is_lost(
+    start: StartCluster, connect: Connect
+) -> None:
+    """Nobody can move a shard of a stripe that has too few: waiting for it never ended."""
+    cluster = start(agents=9, tuning=TUNING)
+    client = connect(cluster)
+    for path, data in FILES.items():
+        client.write(path, data)
+    kill(cluster, 6, 7, 8)
+    cluster.revive(6, 7, 8)
+    eventually(lambda: client.status()["repair"]["lost"] > 0)
+    (holder, *_) = {
+        place.slot
+        for entry in leader(cluster).replica.state.ledger.entries.values()
+        if {6, 7, 8} <= {place.slot for place in entry.stripe.places}
+        for place in entry.stripe.places
+    } - {6, 7, 8}
+    client.drain(holder)
+    with pytest.raises(TooFewShards, match=r"shards stay .* lost: .*delete"):
+        wait(client, holder, Meter("", enabled=False), stalled_s=2.5)
+    client.drain(holder, undo=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 
+import msgspec
 import pytest
 
 from diskless.client import Client
@@ -447,3 +448,17 @@ def test_damage_counts_in_the_margin_until_it_is_healed(
         client.read("/a")
     cluster.run(leader(cluster).repairer.repair())
     assert client.status()["repair"]["lost"] == 1
+
+
+def test_a_refused_move_heals_nothing(start: StartCluster, connect: Connect) -> None:
+    cluster = start(tuning=SMALL)
+    client = connect(cluster)
+    client.write("/a", content(64 * KIB))
+    (stripe,) = stripes_of(cluster, "/a")
+    _damage(cluster, stripe, 3)
+    assert not _is_sound(cluster, stripe, 3)
+    eventually(lambda: client.status()["margin"] == K - 1)
+    late = msgspec.structs.replace(stripe, version=stripe.version + 5)
+    assert not cluster.run(leader(cluster).repairer._move([(late, {3: stripe.places[3]})]))
+    assert client.status()["margin"] == K - 1
+    assert client.status()["damaged_shards"] == 1
