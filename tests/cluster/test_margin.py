@@ -79,6 +79,22 @@ def test_a_voter_that_is_gone_costs_margin_without_any_stripe(
     eventually(lambda: client.status()["margin"] == K)
 
 
+def test_a_voter_that_does_not_take_part_costs_margin_though_its_agent_is_up(
+    start: StartCluster, connect: Connect
+) -> None:
+    """It is there for the leader's beats, and hears nothing of the log."""
+    cluster = start(tuning=INLINE)
+    client = connect(cluster)
+    eventually(lambda: client.status()["margin"] == K)
+    deaf = next(cluster.nodes[slot] for slot in (3, 4) if not cluster.nodes[slot].replica.leads)
+    hear = deaf.replica.receive
+    deaf.replica.receive = lambda sender, message: None  # type: ignore[method-assign]
+    eventually(lambda: client.status()["margin"] == K - 1)
+    assert {agent["state"] for agent in client.status()["agents"]} == {"up"}
+    deaf.replica.receive = hear  # type: ignore[method-assign]
+    eventually(lambda: client.status()["margin"] == K)
+
+
 def test_a_voter_that_answers_is_not_lost_though_the_roster_still_says_so(
     start: StartCluster, connect: Connect
 ) -> None:

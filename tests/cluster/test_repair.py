@@ -388,6 +388,12 @@ def _is_sound(cluster: LocalCluster, stripe: Stripe, index: int) -> bool:
     return on_loop(cluster, lambda: shards.verify(stripe.id, index))
 
 
+def _is_as_it_was(cluster: LocalCluster, stripe: Stripe, index: int, shard: ShardAt) -> bool:
+    """Sound is not enough: wrong bytes with a fresh checksum would be."""
+    (now,) = on_loop(cluster, lambda: leader(cluster).replica.state.locate([stripe.id]))
+    return on_loop(cluster, lambda: ShardAt(cluster, now, index)).data == shard.data
+
+
 @pytest.mark.parametrize("index", [0, 5], ids=["data", "parity"])
 def test_a_scrub_finds_a_flipped_bit_and_it_is_healed(
     start: StartCluster, connect: Connect, index: int
@@ -397,9 +403,10 @@ def test_a_scrub_finds_a_flipped_bit_and_it_is_healed(
     client.write("/a", content(64 * KIB))
     (stripe,) = stripes_of(cluster, "/a")
     used = shard_bytes(cluster)
-    _damage(cluster, stripe, index)
+    shard = _damage(cluster, stripe, index)
     eventually(lambda: stripes_of(cluster, "/a")[0].version == 1)
     assert _is_sound(cluster, stripe, index)
+    assert _is_as_it_was(cluster, stripe, index, shard)
     assert shard_bytes(cluster) == used
     wait_protected(client)
     eventually(lambda: client.status()["damaged_shards"] == 0)
@@ -412,11 +419,11 @@ def test_a_read_that_meets_flipped_bits_has_them_healed(
     client = connect(cluster)
     client.write("/a", content(64 * KIB))
     (stripe,) = stripes_of(cluster, "/a")
-    for index in (1, 2):
-        _damage(cluster, stripe, index)
+    shards = {index: _damage(cluster, stripe, index) for index in (1, 2)}
     assert client.read("/a") == content(64 * KIB)
     eventually(lambda: stripes_of(cluster, "/a")[0].version >= 1)
     eventually(lambda: all(_is_sound(cluster, stripe, index) for index in (1, 2)))
+    assert all(_is_as_it_was(cluster, stripe, index, shards[index]) for index in (1, 2))
     wait_protected(client)
 
 
