@@ -1,5 +1,6 @@
 """Schedules, the budget and the verdict: pure, so every rule has its own small case."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -13,6 +14,8 @@ from diskless.chaos.faults import wanted
 from diskless.chaos.record import Record
 from diskless.chaos.schedule import KINDS, Step, plan
 from diskless.chaos.verdict import Findings, judge
+from diskless.cli import chaos_run
+from diskless.cli.verb import Context
 from diskless.client import descriptor
 from diskless.config import MIB, ClusterSettings
 from diskless.errors import OverBudget
@@ -91,6 +94,22 @@ def test_no_cut_takes_more_away_than_the_budget_has(seed: int, agents: int):
         away = lost_side(step.victims, agents=agents, voters=VOTERS)
         assert sorted(away) == sorted(step.victims)
         assert len(away) <= K + 1
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("workload", ["kv", "nexmark"])
+def test_the_line_that_replays_a_run_has_all_that_the_plan_depends_on(workload: str, local: bool):
+    context = Context()
+    context.cluster = "orders"
+    given = chaos_run._kinds(" pause, kill,slow ")
+    line = chaos_run._replay(context, 77, 12.5, given, workload, "4KiB", 3, 7.0, local)
+    words = shlex.split(line)
+    assert words[:3] == ["diskless", "chaos", "run"]
+    told = chaos_run.run.make_context("run", words[3:], obj=Context()).params
+    assert (told["seed"], told["duration_s"], told["workload"]) == (77, 12.5, workload)
+    assert (told["max_down"], told["heal_timeout_s"], told["local"]) == (3, 7.0, local)
+    assert chaos_run._kinds(told["faults"]) == given, "another order is another plan"
+    assert local or "--cluster orders" in line
 
 
 # The budget.
