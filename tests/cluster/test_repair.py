@@ -469,3 +469,71 @@ def test_a_refused_move_heals_nothing(start: StartCluster, connect: Connect) -> 
     assert not cluster.run(leader(cluster).repairer._move([(late, {3: stripe.places[3]})]))
     assert client.status()["margin"] == K - 1
     assert client.status()["damaged_shards"] == 1
+
+
+def test_what_an_agent_need_not_have_is_not_missed(start: StartCluster, connect: Connect) -> None:
+    """A reader that does not know of a move asks the former holder."""
+    cluster = start(agents=7, tuning=SMALL)
+    client = connect(cluster)
+    client.write("/a", content(64 * KIB))
+    (stripe,) = stripes_of(cluster, "/a")
+    (spare,) = set(range(7)) - {place.slot for place in stripe.places}
+    node = cluster.nodes[spare]
+    assert not on_loop(cluster, lambda: node.shards.verify(stripe.id, 2))
+    pulses = leader(cluster).monitor.pulses
+    eventually(lambda: spare in pulses and (stripe.id, 2) in pulses[spare].damaged)
+    status = client.status()
+    assert (status["margin"], status["damaged_shards"]) == (K, 0)
+    assert not cluster.run(leader(cluster).repairer.repair())
+    assert stripes_of(cluster, "/a") == [stripe]
+
+
+# Who does not help
+
+
+def test_a_worker_that_freezes_is_waited_for_no_longer_than_it_counts_as_up(
+    start: StartCluster, connect: Connect
+) -> None:
+    """Its calls would last for minutes here."""
+    tuning = replace(SMALL, repair_delay_s=600.0, fetch_timeout_s=300.0, store_timeout_s=300.0)
+    cluster = start(tuning=tuning)
+    client = connect(cluster)
+    load(client)
+    lose(cluster, 5)
+    worker = next(slot for slot in (3, 4) if slot != leader(cluster).slot)
+    with Relay(cluster, worker) as relay:
+        eventually(lambda: _is_up(cluster, worker))
+        relay.hold()
+        cluster.run(leader(cluster).repairer.repair())
+        assert not _is_up(cluster, worker)
+        relay.pass_on()
+        eventually(lambda: _is_up(cluster, worker))
+        repair(cluster, client)
+    check_reads(client)
+
+
+def test_an_agent_that_comes_back_without_room_does_not_hold_its_shards_up(
+    start: StartCluster, connect: Connect
+) -> None:
+    cluster = start(agents=7, tuning=SMALL)
+    client = connect(cluster)
+    load(client)
+    kill(cluster, 5)
+    cluster.revive(5)
+    cluster.nodes[5].faults.ballast_bytes = 1 << 40
+    repair(cluster, client)
+    assert on_loop(cluster, lambda: len(cluster.nodes[5].shards)) == 0
+    check_reads(client)
+
+
+def test_what_is_freed_is_not_repaired(start: StartCluster, connect: Connect) -> None:
+    cluster = start(tuning=SMALL)
+    client = connect(cluster)
+    load(client)
+    client.write("/freed", content(300 * KIB, "freed"))
+    freed = {stripe.id for stripe in stripes_of(cluster, "/freed")}
+    client.delete("/freed")
+    lose(cluster, 1, 4)
+    repair(cluster, client)
+    versions = {stripe.id: stripe.version for stripe in all_stripes(cluster)}
+    assert {id_ for id_, version in versions.items() if version == 0} == freed
