@@ -9,7 +9,7 @@ dropped only after the command that makes it unreachable.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from diskless.agent.ports import Pulse, ShardPeers
 from diskless.agent.replica import Replica
@@ -20,11 +20,12 @@ from diskless.agent.shards import ShardStore
 from diskless.agent.uploads import Uploads
 from diskless.config import Tuning
 from diskless.errors import DisklessError, TooFewShards, Unavailable
-from diskless.model import FileRecord, Place, slot_name
+from diskless.model import FileRecord, Place, Stripe, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.ledger import Entry, Verdict
 from diskless.namespace.state import NamespaceState
+from diskless.repair import ShardName
 
 log = logging.getLogger(__name__)
 
@@ -98,10 +99,13 @@ class Janitor:
         peers: ShardPeers,
         rewriter: Rewriter,
         pulses: Mapping[int, Pulse],
+        damaged: Callable[[], frozenset[ShardName]],
         tuning: Tuning,
         now_ms: Callable[[], int],
     ) -> None:
-        """`pulses` are the latest answers of agents to this leader's beats."""
+        """`pulses` are the latest answers of agents to this leader's beats; `damaged` tells
+        which shards agents have and cannot give."""
+        self._damaged = damaged
         self._replica = replica
         self._roster = roster
         self._shards = shards
@@ -272,11 +276,11 @@ class Janitor:
     def _sparsest(self) -> list[Entry]:
         """Stripes worth repacking, the emptiest first."""
         ledger = self._state.ledger
+        damaged = self._damaged()
         entries = [
             entry
             for id_ in ledger.partly_dead
-            if len(self._state.readable((entry := ledger.entries[id_]).stripe))
-            >= entry.stripe.data_shards
+            if self._is_readable((entry := ledger.entries[id_]).stripe, damaged)
         ]
         entries.sort(key=lambda entry: entry.live_bytes / entry.stripe.payload_bytes)
         kept = ledger.payload_bytes
@@ -289,3 +293,8 @@ class Janitor:
             chosen.append(entry)
             kept -= entry.stripe.payload_bytes - entry.live_bytes
         return chosen
+
+    def _is_readable(self, stripe: Stripe, damaged: Collection[ShardName]) -> bool:
+        """One that is not would keep all others from being repacked with it."""
+        good = [i for i in self._state.readable(stripe) if (stripe.id, i) not in damaged]
+        return len(good) >= stripe.data_shards

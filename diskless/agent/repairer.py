@@ -280,8 +280,14 @@ class Repairer:
         (result,) = await self._replica.execute(c.MoveShards(tuple(moves)))
         assert isinstance(result, c.Done)
         log.info("shards moved stripes=%d of=%d", result.number, len(moves))
-        self.progress.done(move.stripe for move in moves)
-        self._note_healed(moves)
+        made = [
+            move
+            for move in moves
+            if all(self._place_of(move.stripe, index) == place for index, place in move.places)
+            and self._state.ledger.entries[move.stripe].stripe.version > move.version
+        ]
+        self.progress.done(move.stripe for move in made)
+        self._note_healed(made)
         await self._drop_superseded([stripe for stripe, _ in rebuilt])
         return result.number > 0
 

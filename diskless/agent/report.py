@@ -55,7 +55,7 @@ class Reporter:
             "parity_shards": settings.parity_shards,
             "leader": slot_name(self._slot),
             "margin": min(health["margin"], self._voter_margin()),
-            "margin_hosts": health["margin_hosts"],
+            "margin_hosts": min(health["margin_hosts"], self._voter_margin_hosts()),
             "view": self._replica.view,
             "voters": self._voters(),
             "log": self._log(),
@@ -103,13 +103,26 @@ class Reporter:
         ]
 
     def _voter_margin(self) -> int:
-        """How many more voters may be lost before none can commit."""
+        """How many more voters may be lost before none can commit.
+
+        Never negative: a majority has just confirmed who leads, or nobody could tell this,
+        whatever the roster says yet of one that is back.
+        """
+        return max(len(self._voter_hosts()) - (self._settings.parity_shards + 1), 0)
+
+    def _voter_margin_hosts(self) -> int:
+        """As that, in hosts: the namespace, and all inline bytes, are lost with its voters."""
+        needed = self._settings.parity_shards + 1
+        return max(_hosts_to_lose(self._voter_hosts(), needed), 0)
+
+    def _voter_hosts(self) -> list[str]:
+        """Where the voters are that live and have their memory."""
         agents = self._state.agents
-        live = sum(
-            voter["lag"] is not None and slot in agents and agents[slot].up
+        return [
+            agents[slot].host
             for slot, voter in enumerate(self._voters())
-        )
-        return live - (self._settings.parity_shards + 1)
+            if voter["lag"] is not None and slot in agents and agents[slot].up
+        ]
 
     def _log(self) -> dict[str, Any]:
         status = self._replica.status()
@@ -188,7 +201,10 @@ class Reporter:
 
 
 def _hosts_to_lose(shard_hosts: list[str], needed: int) -> int:
-    """How many hosts may die at once, the worst first, with `needed` shards left."""
+    """How many hosts may die at once, the worst first, with `needed` of these left; -1 if
+    they are too few already."""
+    if len(shard_hosts) < needed:
+        return -1
     sizes = sorted((shard_hosts.count(host) for host in set(shard_hosts)), reverse=True)
     left, lost = len(shard_hosts), 0
     for size in sizes:

@@ -38,8 +38,10 @@ class Roster:
         if slot == self._leader:
             return
         self._leader = slot
-        for limit in self._until_leader_moves:
-            limit.reschedule(0)  # it is due at once
+        # Each only once: one that is due already must not be touched, and raises if it is.
+        due, self._until_leader_moves = self._until_leader_moves, set()
+        for limit in due:
+            limit.reschedule(0)
 
     @asynccontextmanager
     async def until_leader_moves(self) -> AsyncIterator[None]:

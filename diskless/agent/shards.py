@@ -91,7 +91,10 @@ class ShardStore:
             raise CorruptData(f"shard {index} of stripe {stripe} was damaged on its way here")
         kept = self._stripes.get(stripe, {}).get(index)
         if kept is not None and self.verify(stripe, index):
-            kept.version = max(kept.version, version)
+            if version > kept.version:
+                kept.version = version
+                # The move that it is for may be refused.
+                self._unconfirmed_since.setdefault((stripe, index), self._now_s())
             return self.incarnation
         shard = _Shard(_own(data), checksums, version)
         reserve = 0 if from_reserve else int(RESERVE_SHARE * self.bytes_max)
@@ -203,8 +206,15 @@ class ShardStore:
         return good
 
     def damaged(self, *, limit: int) -> list[tuple[str, int]]:
-        """Shards that are corrupt, or were asked for and are not here."""
-        return list(islice(self._damaged, limit))
+        """Shards that are corrupt, or were asked for and are not here.
+
+        Of too many the oldest and the newest: those of a lost stripe stay for good, and
+        shall neither be forgotten nor keep others from being healed.
+        """
+        names = list(self._damaged)
+        if len(names) > limit:
+            names[limit // 2 : len(names) - (limit - limit // 2)] = []
+        return names
 
     @property
     def damaged_count(self) -> int:

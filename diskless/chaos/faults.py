@@ -166,8 +166,9 @@ class Chaos:
         with self._record.changing() as active:
             frozen = {slot: pid for fault in active for slot, pid in fault.pids.items()}
             resumed = self._hands.thaw(frozen) if frozen else []
-            active[:] = [fault for fault in active if fault.kind == "kill"]
             planted, untold = self._tell_all(Faults(heal=True), patience_s=HEAL_TIMEOUT_S)
+            # Not before they have been told: who finds nobody leaves the record as it was.
+            active[:] = [fault for fault in active if fault.kind == "kill"]
             return Done(
                 mended=sum(answer.mended for answer in planted.values()),
                 resumed=resumed,

@@ -21,7 +21,15 @@ from diskless.chaos.verdict import Findings
 from diskless.chaos.workload import News
 from diskless.client import Client
 from diskless.config import KIB, MIB
-from diskless.errors import AlreadyExists, DisklessError, NotFound
+from diskless.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    DisklessError,
+    NoQuorum,
+    NotFound,
+    NotLeader,
+    Unavailable,
+)
 
 KEYS = ("a", "b", "c")
 FAMILIES = 8
@@ -41,6 +49,13 @@ CLIENTS = 4
 PACE_S = 0.02
 """Between two operations of a client: two cores must also restart agents."""
 TAG_BYTES = 12
+GONE_TRIES = 20
+"""Reads of a file that is there and has no bytes, before that is held against the store. Once
+it may have been replaced and freed meanwhile, which takes `free_delay`; not every time."""
+SILENT_MAX = 2
+"""Questions in a row without an answer, in the end, after which no more are asked."""
+NO_ANSWER = (Unavailable, DeadlineExceeded, NotLeader)
+_SILENT = tuple(f"{error.__name__}:" for error in (*NO_ANSWER, NoQuorum))
 
 
 def sizes_up_to(largest: int) -> list[tuple[int, tuple[int, int]]]:
@@ -162,13 +177,7 @@ class KeyValue:
         """Reads every key once more and asks the oracle. Call it after `stop`."""
         if self._broken:
             raise self._broken[0]
-        unreadable = []
-        with self._connect() as client:
-            for family in range(self._keys.families):
-                for key in self._keys.of(family):
-                    operation = self._read(client, family, key, number=-1)
-                    if not operation.is_known:
-                        unreadable.append(f"{self._path(family, key)}: {operation.note}")
+        unreadable = self._read_again()
         violations = check(self._history)
         return Findings(
             operations=len(self._history),
@@ -179,6 +188,27 @@ class KeyValue:
             undecided=[str(violation) for violation in violations if violation.undecided],
             unreadable=unreadable,
         )
+
+    def _read_again(self) -> list[str]:
+        """Reads every key once more; gives those that cannot be read.
+
+        Each would wait for its whole time on a cluster that does not answer any more.
+        """
+        unreadable: list[str] = []
+        silent = 0
+        keys = [(f, key) for f in range(self._keys.families) for key in self._keys.of(f)]
+        try:
+            with self._connect() as client:
+                while keys and silent < SILENT_MAX:
+                    family, key = keys.pop(0)
+                    operation = self._read(client, family, key, number=-1)
+                    if not operation.is_known:
+                        unreadable.append(f"{self._path(family, key)}: {operation.note}")
+                    silent = silent + 1 if operation.note.startswith(_SILENT) else 0
+        except NO_ANSWER as error:
+            self._refusals[error.reason] += 1
+        left = [self._path(family, key) for family, key in keys]
+        return unreadable + [f"{path}: not asked, nobody answers" for path in left]
 
     def clean_up(self, *, keep: bool) -> None:
         self.stop()
@@ -230,7 +260,11 @@ class KeyValue:
         path = self._path(family, key)
 
         def act() -> Result:
-            data = _read_present(client, path)
+            try:
+                data = _read_present(client, path)
+            except NotFound as error:
+                self._wrong.append(f"{path} is there, and its bytes are gone: {error}")
+                raise
             if data is None:
                 return None
             value = read_value(data)
@@ -264,14 +298,18 @@ class KeyValue:
 def _read_present(client: Client, path: str) -> bytes | None:
     """The content, or None if at some moment there was none.
 
-    NotFound may also mean that the content was replaced, and freed, while it was read.
+    NotFound may also mean that the content was replaced, and freed, while it was read. Raises
+    it when that cannot be why.
     """
-    while True:
+    for attempt in range(1, GONE_TRIES + 1):
         try:
             return client.read(path)
         except NotFound:
             if not client.exists(path):
                 return None
+            if attempt == GONE_TRIES:
+                raise
+    raise AssertionError("unreachable")
 
 
 def _write(client: Client, path: str, data: bytes, *, overwrite: bool) -> bool:

@@ -25,6 +25,9 @@ COLORS = {
     "healed": "tab:green",
 }
 
+ENDS = ("heal", "not taken back", "healed", "not healed")
+"""Events that tell how a run ended."""
+
 
 def write(outcome: Outcome, directory: Path) -> tuple[list[Path], list[str]]:
     """Writes report.txt, report.json and timeline.png; also what could not be written."""
@@ -123,63 +126,103 @@ def _worst(group: Sequence[Sample]) -> Sample:
 
 
 def draw(outcome: Outcome, path: Path) -> None:
-    """Faults, margin, throughput and commit latency over time. Raises ImportError."""
-    import matplotlib
+    """The timeline as a picture: who was broken, what that cost, and how it was healed.
 
-    matplotlib.use("Agg")
+    Raises ImportError without matplotlib.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
     from matplotlib import pyplot
 
-    samples = outcome.samples
-    at = [sample.at_s for sample in samples]
-    figure, (faults, margin, rate, latency) = pyplot.subplots(
-        4, 1, sharex=True, figsize=(11, 9), layout="constrained",
-        gridspec_kw={"height_ratios": [outcome.agents / 3, 1.2, 2, 2]},
+    figure, (faults, margin, rate, repair, latency) = pyplot.subplots(
+        5, 1, sharex=True, figsize=(12, 10.5), layout="constrained",
+        gridspec_kw={"height_ratios": [outcome.agents / 3, 1.4, 1.6, 1.2, 1.8]},
     )  # fmt: skip
     figure.suptitle(f"{outcome.verdict.line}\n{outcome.options.replay}", fontsize=9)
     _draw_faults(faults, outcome)
-    margin.step(at, [float("nan") if s.margin is None else s.margin for s in samples],
-                where="post", color="tab:red", label="margin")  # fmt: skip
-    margin.step(at, [s.up for s in samples], where="post", color="tab:green", label="agents up")
-    margin.set_ylim(-1.3, outcome.agents + 0.5)
-    margin.legend(loc="center left", fontsize=8)
-    rate.fill_between(at, [s.per_s for s in samples], step="post", alpha=0.5)
-    rate.set_ylabel(f"{outcome.unit}/s")
-    if any(s.degraded for s in samples):
-        right = rate.twinx()
-        right.step(at, [s.degraded for s in samples], where="post", color="tab:brown",
-                   label="degraded")  # fmt: skip
-        right.step(at, [s.repair.get("stripes_left", 0) for s in samples], where="post",
-                   color="tab:blue", label="to be rebuilt")  # fmt: skip
-        right.set_ylabel("stripes")
-        right.legend(loc="upper left", fontsize=8)
-    for name, values in (("median", [s.commit_ms for s in samples]),
-                         ("slowest", [s.slowest_ms for s in samples])):  # fmt: skip
-        latency.plot(at, [float("nan") if v is None else v for v in values], ".-", label=name)
-    latency.set_yscale("log")
-    latency.set_ylabel("commit, ms")
-    latency.set_xlabel("seconds")
-    latency.legend(loc="upper left", fontsize=8)
-    for axes in (margin, rate, latency):
-        for event in outcome.events:
-            if event.kind in COLORS:
-                axes.axvline(event.at_s, color=COLORS[event.kind], alpha=0.3, linewidth=1)
+    _draw_margin(margin, outcome)
+    _draw_rate(rate, outcome)
+    _draw_repair(repair, outcome)
+    _draw_latency(latency, outcome)
+    for axes in (faults, margin, rate, repair, latency):
+        _mark(axes, outcome)
+    for axes in (margin, rate, repair, latency):
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
 
+def _mark(axes: Any, outcome: Outcome) -> None:
+    """When faults began and all were over, and, in grey, when the cluster gave no answer."""
+    for event in outcome.events:
+        if event.kind in COLORS:
+            axes.axvline(event.at_s, color=COLORS[event.kind], alpha=0.3, linewidth=1)
+    began_s = 0.0
+    for sample in outcome.samples:
+        if sample.margin is None:
+            axes.axvspan(began_s, sample.at_s, color="black", alpha=0.12, linewidth=0)
+        began_s = sample.at_s
+
+
+def _draw_margin(axes: Any, outcome: Outcome) -> None:
+    at = [sample.at_s for sample in outcome.samples]
+    margins = [float("nan") if s.margin is None else s.margin for s in outcome.samples]
+    axes.step(at, [s.up for s in outcome.samples], where="post", color="tab:green",
+              label="agents up")  # fmt: skip
+    axes.step(at, margins, where="post", color="tab:red", linewidth=2, label="margin")
+    axes.axhline(outcome.k, color="tab:red", linestyle=":", linewidth=1, label=f"k = {outcome.k}")
+    axes.axhspan(-1.5, -0.5, color="tab:red", alpha=0.15, label="bytes out of reach")
+    axes.plot([], [], "s", color="black", alpha=0.12, label="no answer")
+    axes.set_ylim(-1.5, outcome.agents + 0.5)
+    axes.set_ylabel("agents")
+
+
+def _draw_rate(axes: Any, outcome: Outcome) -> None:
+    """What was done in an interval is known at its end."""
+    at = [sample.at_s for sample in outcome.samples]
+    axes.fill_between(at, [s.per_s for s in outcome.samples], step="pre", alpha=0.5, label="done")
+    failed = [sample for sample in outcome.samples if sample.errors]
+    axes.plot([s.at_s for s in failed], [0.0] * len(failed), "x", color="tab:red",
+              label="refused, unclear")  # fmt: skip
+    axes.set_ylabel(f"{outcome.unit}/s")
+
+
+def _draw_repair(axes: Any, outcome: Outcome) -> None:
+    at = [sample.at_s for sample in outcome.samples]
+    axes.fill_between(at, [s.degraded for s in outcome.samples], step="post", color="tab:brown",
+                      alpha=0.5, label="degraded")  # fmt: skip
+    axes.step(at, [s.repair.get("stripes_left", 0) for s in outcome.samples], where="post",
+              color="tab:blue", label="in repair")  # fmt: skip
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("stripes")
+
+
+def _draw_latency(axes: Any, outcome: Outcome) -> None:
+    at = [sample.at_s for sample in outcome.samples]
+    for name, values in (("median", [s.commit_ms for s in outcome.samples]),
+                         ("slowest", [s.slowest_ms for s in outcome.samples])):  # fmt: skip
+        axes.plot(at, [float("nan") if v is None else v for v in values], ".-", label=name)
+    axes.set_yscale("log")
+    axes.set_ylabel("commit, ms")
+    axes.set_xlabel("seconds")
+
+
 def _draw_faults(axes: Any, outcome: Outcome) -> None:
-    """A bar for each fault on each of its agents; a mark where it has no length."""
+    """A bar for each fault on each of its agents; a cross where it has no length."""
     for event in outcome.events:
         color = COLORS.get(event.kind, "black")
         for slot in event.slots:
             _draw_fault(axes, event, slot, color)
+    ends = [f"{event.text} at {event.at_s:.1f} s" for event in outcome.events if event.kind in ENDS]
+    axes.set_title("; ".join(ends), loc="right", fontsize=8)
     axes.set_yticks(range(outcome.agents), [f"agent-{slot}" for slot in range(outcome.agents)])
     axes.set_ylim(outcome.agents - 0.5, -0.5)
-    kinds = dict.fromkeys(event.kind for event in outcome.events if event.slots)
-    for kind in kinds:
-        axes.plot([], [], "s", color=COLORS.get(kind, "black"), label=kind)
-    if kinds:
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), fontsize=8, ncols=len(kinds))
+    for kind in dict.fromkeys(event.kind for event in outcome.events if event.slots):
+        shape = "x" if kind == "kill" else "s"
+        axes.plot([], [], shape, color=COLORS.get(kind, "black"), label=kind)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False)
 
 
 def _draw_fault(axes: Any, event: Event, slot: int, color: str) -> None:

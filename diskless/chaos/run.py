@@ -89,8 +89,10 @@ def run(
             try:
                 breaker.break_things(steps, options)
             finally:
-                breaker.heal()
+                taken_back = breaker.heal()
             healed_s = _await_margin(client, timeline, settings.parity_shards, options, say)
+            if not taken_back and not breaker.heal():
+                healed_s = None  # what is planted still is held against it
             workload.stop()
         findings = workload.finish()
         verdict = judge(
@@ -98,6 +100,8 @@ def run(
             healed=healed_s is not None,
             max_down=options.max_down,
             k=settings.parity_shards,
+            planned=len(steps),
+            planted=breaker.planted,
         )
         keep = not verdict.passed
     finally:
@@ -160,14 +164,22 @@ class _Breaker:
                 f"{len(waiting)} of {len(steps)} faults: the cluster never afforded them",
             )
 
-    def heal(self) -> None:
-        """Takes everything back; interrupting it would leave frozen agents behind."""
+    def heal(self) -> bool:
+        """Takes everything back; interrupting it would leave frozen agents behind.
+
+        False when no agent answers: then there is a verdict to come all the same.
+        """
         with _undisturbed():
-            self.mended += self._chaos.heal().mended
+            try:
+                self.mended += self._chaos.heal().mended
+            except DisklessError as error:
+                self._note("not taken back", f"faults may be left, nobody answers: {error.reason}")
+                return False
             for _, _, event in self._undo:
                 self._close(event)
             self._undo.clear()
         self._note("heal", "all faults taken back")
+        return True
 
     def _plant(self, step: Step, max_down: int) -> bool:
         """Whether it is done. What the cluster cannot bear, or answer, now is tried again."""

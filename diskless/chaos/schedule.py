@@ -11,6 +11,8 @@ from random import Random
 
 from msgspec import Struct
 
+from diskless.chaos.budget import lost_side
+
 KINDS = ("kill", "pause", "partition", "corrupt", "slow", "fill")
 """What a schedule can plant. A host is not brought back by undoing, so killing one is not
 among them."""
@@ -83,7 +85,12 @@ def plan(
             else:
                 count = random.randint(1, min(room, len(free)))
                 victims = tuple(sorted(random.sample(free, count)))
-            steps.append(_step(random, at_s, kind, victims))
+            if kind == "partition":
+                # With a majority of the voters inside it is the others who are cut off.
+                victims = tuple(lost_side(victims, agents=agents, voters=voters))
+            step = _step(random, at_s, kind, victims)
+            if not spent & set(victims) and len(victims) <= room:  # else it would wait for ever
+                steps.append(step)
         at_s = round(at_s + random.uniform(*GAP_S), 3)
     return steps
 

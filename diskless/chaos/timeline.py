@@ -74,7 +74,9 @@ class Timeline:
 
     def _run(self) -> None:
         before_s = self.now_s
-        while not self._ended.wait(INTERVAL_S):
+        ended = False
+        while not ended:
+            ended = self._ended.wait(INTERVAL_S)  # One more then: how it was in the end.
             now_s = self.now_s
             self.samples.append(sample(now_s, now_s - before_s, self._news(), self._status()))
             before_s = now_s

@@ -34,8 +34,13 @@ class Verdict(Struct, frozen=True):
     exit_status: int
 
 
-def judge(findings: Findings, *, healed: bool, max_down: int, k: int) -> Verdict:
-    """Wrong is wrong, however much was broken; a loud loss is one only within the promise."""
+def judge(
+    findings: Findings, *, healed: bool, max_down: int, k: int, planned: int = 0, planted: int = 0
+) -> Verdict:
+    """Wrong is wrong, however much was broken; a loud loss is one only within the promise.
+
+    A run in which nothing was done, or none of its faults, proves nothing.
+    """
     if findings.wrong:
         return _failed(
             PromiseBroken,
@@ -60,6 +65,12 @@ def judge(findings: Findings, *, healed: bool, max_down: int, k: int) -> Verdict
         )
     if not healed:
         return _failed(NotHealed, f"NOT HEALED: nothing is lost, but the margin is not {k} again")
+    if not findings.acknowledged:
+        return Verdict(False, "UNDECIDED: nothing was acknowledged; nothing is proved", 1)
+    if planned and not planted:
+        return Verdict(
+            False, f"UNDECIDED: none of {planned} faults could be planted; nothing is proved", 1
+        )
     return Verdict(
         True,
         f"PASSED: {findings.acknowledged} acknowledged operations, none lost or done twice; "

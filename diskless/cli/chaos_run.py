@@ -5,7 +5,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,7 +110,9 @@ def run(
             max_down=limit,
             heal_timeout_s=heal_timeout_s,
             workload=workload,
-            replay=_replay(context, seed, duration_s, faults, workload, largest, limit, local),
+            replay=_replay(
+                context, seed, duration_s, chosen, workload, largest, limit, heal_timeout_s, local
+            ),
         )
         context.say(f"seed {seed}; again: {options.replay}")
         traffic = _workload(workload, chaos.settings.name, seed, largest_bytes)
@@ -174,17 +176,19 @@ def _replay(
     context: Context,
     seed: int,
     duration_s: float,
-    faults: str,
+    kinds: Sequence[str],
     workload: str,
     largest: str,
     max_down: int,
+    heal_timeout_s: float,
     local: bool,
 ) -> str:
     where = " --local" if local else f" --cluster {context.cluster_name()}"
     size = f" --largest {largest}" if workload == "kv" else ""
     return (
-        f"diskless chaos run --seed {seed} --duration {duration_s:g} --faults {faults} "
-        f"--workload {workload}{size} --max-down {max_down}{where}"
+        f"diskless chaos run --seed {seed} --duration {duration_s:g} --faults {','.join(kinds)} "
+        f"--workload {workload}{size} --max-down {max_down} "
+        f"--heal-timeout {heal_timeout_s:g}{where}"
     )
 
 

@@ -8,19 +8,22 @@ import click
 from diskless.cli import exits
 from diskless.cli.meter import Meter
 from diskless.cli.verb import Context, verb
-from diskless.errors import BadRequest, CapacityExceeded
+from diskless.errors import BadRequest, CapacityExceeded, DeadlineExceeded, TooFewShards
 from diskless.model import parse_slot, slot_name
 
 if TYPE_CHECKING:
     from diskless.client import Client
 
 POLL_S = 0.2
+STALLED_S = 10.0
+"""How long nothing may have moved before it is asked why: longer than repair takes to look."""
+PATIENCE_S = 600.0
 
 
 @verb(
     "drain",
     examples=("diskless drain agent-3", "diskless drain 3 --no-wait", "diskless drain 3 --undo"),
-    statuses=(*exits.ASKING, *exits.WRITING),
+    statuses=(*exits.ASKING, *exits.WRITING, exits.UNREADABLE),
 )
 @click.argument("slot", metavar="SLOT")
 @click.option("--undo", is_flag=True, help="Let the agent take shards again.")
@@ -41,7 +44,7 @@ def command(context: Context, slot: str, undo: bool, no_wait: bool) -> None:
     if undo:
         context.say(f"{slot_name(number)} takes shards again")
     elif not no_wait:
-        _wait(client, number, Meter(f"draining {slot_name(number)}", enabled=not context.json))
+        wait(client, number, Meter(f"draining {slot_name(number)}", enabled=not context.json))
         context.say(f"{slot_name(number)} is drained: nothing is lost with it")
     else:
         context.say(f"{slot_name(number)} drains")
@@ -55,8 +58,15 @@ def command(context: Context, slot: str, undo: bool, no_wait: bool) -> None:
     )
 
 
-def _wait(client: "Client", number: int, meter: Meter) -> None:
-    """Until no stripe names the agent. Raises CapacityExceeded when the others are full."""
+def wait(client: "Client", number: int, meter: Meter, *, stalled_s: float = STALLED_S) -> None:
+    """Until no stripe names the agent.
+
+    When nothing has moved for `stalled_s` and nothing can: raises CapacityExceeded if the
+    others are full, TooFewShards if what is left has been lost. DeadlineExceeded when
+    nothing has moved for PATIENCE_S, whatever the reason.
+    """
+    least: int | None = None
+    moved_s = time.monotonic()
     with meter:
         while True:
             status = client.status()
@@ -64,13 +74,31 @@ def _wait(client: "Client", number: int, meter: Meter) -> None:
             meter.left(left)
             if not left:
                 return
-            repair = status["repair"]
-            if repair["unprotectable"] and not repair["stripes_left"]:
-                raise CapacityExceeded(
-                    f"{left} shards stay on {slot_name(number)}: the other agents have no room; "
-                    "delete files, or add agents"
+            if least is None or left < least:
+                least, moved_s = left, time.monotonic()
+            still_s = time.monotonic() - moved_s
+            if still_s > stalled_s and not status["repair"]["stripes_left"]:
+                _give_up(status["repair"], left, number)
+            if still_s > PATIENCE_S:
+                raise DeadlineExceeded(
+                    f"nothing has left {slot_name(number)} for {PATIENCE_S:g} s, {left} shards "
+                    "are left: see `diskless status`; the drain goes on without this command"
                 )
             time.sleep(POLL_S)
+
+
+def _give_up(repair: dict[str, Any], left: int, number: int) -> None:
+    """Raises if repair has looked and has nothing left to try."""
+    if repair["unprotectable"]:
+        raise CapacityExceeded(
+            f"{left} shards stay on {slot_name(number)}: the other agents have no room; "
+            "delete files, or add agents"
+        )
+    if repair["lost"] and not repair["waiting"]:
+        raise TooFewShards(
+            f"{left} shards stay on {slot_name(number)}: their stripes are lost: too few of "
+            "their other shards are left to be read; delete the files that lie in them"
+        )
 
 
 def _agent(status: dict[str, Any], number: int) -> dict[str, Any]:

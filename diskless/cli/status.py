@@ -141,9 +141,13 @@ def _voter(voter: dict[str, Any]) -> str:
 
 
 def _margin(status: dict[str, Any]) -> str:
+    """In agents; also in hosts where agents are on several."""
     if status["margin"] < 0:
-        return "margin none: data is lost"
-    return f"margin {status['margin']}"
+        lost = status["repair"]["lost"]
+        return f"margin none: {'data is lost' if lost else 'some data cannot be read now'}"
+    hosts = {agent.get("host") for agent in status["agents"]} - {None}
+    more = f" ({status['margin_hosts']} in hosts)" if len(hosts) > 1 else ""
+    return f"margin {status['margin']}{more}"
 
 
 def _table(status: dict[str, Any]) -> Any:

@@ -152,16 +152,6 @@ class Node:
         rewriter = Rewriter(
             replica=self.replica, writer=self.writer, reader=self.reader, tuning=tuning
         )
-        self.janitor = Janitor(
-            replica=self.replica,
-            roster=self.roster,
-            shards=self.shards,
-            peers=self.peers,
-            rewriter=rewriter,
-            pulses=self.monitor.pulses,
-            tuning=tuning,
-            now_ms=_now_ms,
-        )
         self.pacer = Pacer(share=tuning.repair_share)
         self.replica.on_client_command = self.pacer.note_command
         self.repairer = Repairer(
@@ -176,6 +166,17 @@ class Node:
             pulses=self.monitor.pulses,
             now_ms=_now_ms,
             now_s=time.monotonic,
+        )
+        self.janitor = Janitor(
+            replica=self.replica,
+            roster=self.roster,
+            shards=self.shards,
+            peers=self.peers,
+            rewriter=rewriter,
+            pulses=self.monitor.pulses,
+            damaged=self.repairer.damaged,
+            tuning=tuning,
+            now_ms=_now_ms,
         )
         self.sweeper = Sweeper(
             slot=self.slot,

@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from random import Random
 
-from diskless.errors import AlreadyExists, NotFound, Unavailable
+from diskless.errors import AlreadyExists, DeadlineExceeded, NotFound, Unavailable
 
 LATENCY_S = 0.001
 
@@ -123,3 +123,28 @@ class Unclear(FakeStore):
                     super()._put(path, data, overwrite)
             raise Unavailable("no answer")
         super()._put(path, data, overwrite)
+
+
+class Hollow(FakeStore):
+    """Has the file, and has freed its bytes."""
+
+    def _get(self, path: str) -> bytes:
+        data = super()._get(path)
+        if len(data) % 7 == 3:
+            raise NotFound(f"{path}: its bytes were deleted or replaced and have been freed")
+        return data
+
+
+class Dying(FakeStore):
+    """Sound until it is dead; then it answers nothing, each time after a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dead = False
+        self.asked_in_vain = 0
+
+    def _step(self, act):  # type: ignore[no-untyped-def]
+        if self.dead:
+            self.asked_in_vain += 1
+            raise DeadlineExceeded("gave up")
+        return super()._step(act)

@@ -1,7 +1,7 @@
 """Runs: the workload finds broken stores, whole runs pass on a sound one, and all is undone."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,18 @@ from diskless.chaos import report
 from diskless.chaos.faults import Chaos
 from diskless.chaos.kv import KeyValue, read_value, sizes_up_to, value_bytes
 from diskless.chaos.run import Options, Outcome, run
+from diskless.cli import exits
 from diskless.client import descriptor
 from diskless.config import KIB, MIB
 from diskless.errors import BadRequest
 from diskless.launch.local import LocalCluster
 from tests.chaos.fake_store import (
+    Dying,
     FakeStore,
     Forgetful,
     Garbling,
     HalfRenaming,
+    Hollow,
     Twice,
     Unclear,
 )
@@ -51,10 +54,20 @@ def test_a_sound_store_is_found_sound(store: type[FakeStore]):
     assert bool(findings.unknown) == (store is Unclear)
 
 
-@pytest.mark.parametrize("mutant", [Forgetful, Twice, Garbling, HalfRenaming])
+@pytest.mark.parametrize("mutant", [Forgetful, Twice, Garbling, HalfRenaming, Hollow])
 def test_a_store_that_breaks_a_promise_is_caught(mutant: type[FakeStore]):
     findings = drive(mutant(), 2.0).finish()
     assert findings.wrong, f"{mutant.__name__}: {findings}"
+
+
+def test_a_store_that_died_is_not_asked_for_each_of_its_keys():
+    store = Dying()
+    work = drive(store, 0.5)
+    store.dead = True
+    findings = work.finish()
+    assert store.asked_in_vain <= 3
+    assert len(findings.unreadable) >= 24, "every key counts, asked for or not"
+    assert not findings.wrong
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 70 * KIB])
@@ -132,7 +145,33 @@ def test_beyond_k_a_run_fails_loudly_and_nothing_is_wrong(start: StartCluster, r
     assert outcome.findings.wrong == []
     assert outcome.findings.refusals.get("TooFewShards"), report.as_text(outcome)
     assert outcome.findings.unreadable, "what was kept and never written again is gone"
-    assert outcome.verdict.exit_status == 21, outcome.verdict
+    assert outcome.verdict.exit_status == exits.BEYOND_PROMISE, outcome.verdict
+
+
+class Gravedigger(LocalHands):
+    """Whom it kills nobody brings back."""
+
+    def kill(self, slots: Sequence[int], *, stay_dead: bool) -> dict[int, int]:
+        return super().kill(slots, stay_dead=True)
+
+
+@pytest.mark.parametrize("down", [4, 6], ids=["no majority", "nobody"])
+def test_a_cluster_that_dies_for_good_still_gets_its_verdict(
+    start: StartCluster, connect: Connect, down: int
+):
+    cluster = start()
+    chaos = Chaos(
+        descriptor.load(cluster.settings.name),
+        connect(cluster, timeout_s=1),
+        Gravedigger(cluster),
+    )
+    work = KeyValue(lambda: cluster.connect(timeout_s=2), seed=1, root="/kv", sizes=SIZES)
+    wish = options(kinds=("kill",), max_down=down, duration_s=4.0, heal_timeout_s=0.5)
+    outcome = run(chaos, connect(cluster, timeout_s=1), work, wish, say=print)
+    assert outcome.findings.wrong == []
+    assert outcome.findings.unreadable
+    assert not outcome.healed
+    assert outcome.verdict.exit_status == exits.BEYOND_PROMISE, report.as_text(outcome)
 
 
 def test_an_interrupted_run_takes_everything_back(start: StartCluster, connect: Connect):

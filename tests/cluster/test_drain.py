@@ -5,12 +5,16 @@ from itertools import combinations
 
 import pytest
 
+from diskless.cli.drain import wait
+from diskless.cli.meter import Meter
 from diskless.config import KIB, MIB
-from diskless.errors import BadRequest, TooFewAgents
+from diskless.errors import BadRequest, TooFewAgents, TooFewShards
 from diskless.launch.local import LocalCluster
+from diskless.model import Place, Stripe
 from tests.conftest import Connect, StartCluster
 from tests.support import (
     STRIPED,
+    ShardAt,
     content,
     eventually,
     kill,
@@ -27,6 +31,14 @@ FILES = {f"/{size}": content(size) for size in (1, 64 * KIB, MIB + 1, 3 * MIB)}
 
 def slots_used(cluster: LocalCluster) -> set[int]:
     return {place.slot for path in FILES for s in stripes_of(cluster, path) for place in s.places}
+
+
+def places_of(cluster: LocalCluster, path: str) -> list[Place]:
+    return [place for stripe in stripes_of(cluster, path) for place in stripe.places]
+
+
+def shard_at(cluster: LocalCluster, stripe: Stripe, index: int) -> ShardAt:
+    return on_loop(cluster, lambda: ShardAt(cluster, stripe, index))
 
 
 def shards_on(cluster: LocalCluster, slot: int) -> int:
@@ -119,3 +131,45 @@ def test_a_drain_waits_for_what_is_lost_to_be_rebuilt(
             assert client.read(path) == data
         cluster.revive(*lost)
         eventually(lambda: client.status()["margin"] == 2, 30.0)
+
+
+def test_a_flipped_bit_that_nobody_has_noticed_is_not_moved_with_its_shard(
+    start: StartCluster, connect: Connect
+) -> None:
+    """A shard that is moved gets new checksums: nobody could notice it afterwards."""
+    cluster = start(agents=7, tuning=replace(TUNING, scrub_bytes_per_s=1))
+    client = connect(cluster)
+    client.write("/a", content(64 * KIB))
+    for index in range(6):
+        (stripe,) = stripes_of(cluster, "/a")
+        shard = shard_at(cluster, stripe, index)
+        shard.flip(8 * (len(shard.data) // 2))
+        slot = stripe.places[index].slot
+        client.drain(slot)
+        eventually(lambda slot=slot: slot not in {p.slot for p in places_of(cluster, "/a")})
+        assert shard_at(cluster, *stripes_of(cluster, "/a"), index).data == shard.data
+        client.drain(slot, undo=True)
+    assert client.read("/a") == content(64 * KIB)
+
+
+def test_waiting_for_a_drain_ends_when_what_is_left_is_lost(
+    start: StartCluster, connect: Connect
+) -> None:
+    """Nobody can move a shard of a stripe that has too few: waiting for it never ended."""
+    cluster = start(agents=9, tuning=TUNING)
+    client = connect(cluster)
+    for path, data in FILES.items():
+        client.write(path, data)
+    kill(cluster, 6, 7, 8)
+    cluster.revive(6, 7, 8)
+    eventually(lambda: client.status()["repair"]["lost"] > 0)
+    (holder, *_) = {
+        place.slot
+        for entry in leader(cluster).replica.state.ledger.entries.values()
+        if {6, 7, 8} <= {place.slot for place in entry.stripe.places}
+        for place in entry.stripe.places
+    } - {6, 7, 8}
+    client.drain(holder)
+    with pytest.raises(TooFewShards, match=r"shards stay .* lost: .*delete"):
+        wait(client, holder, Meter("", enabled=False), stalled_s=2.5)
+    client.drain(holder, undo=True)

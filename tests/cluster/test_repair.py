@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 
+import msgspec
 import pytest
 
 from diskless.client import Client
@@ -387,6 +388,12 @@ def _is_sound(cluster: LocalCluster, stripe: Stripe, index: int) -> bool:
     return on_loop(cluster, lambda: shards.verify(stripe.id, index))
 
 
+def _is_as_it_was(cluster: LocalCluster, stripe: Stripe, index: int, shard: ShardAt) -> bool:
+    """Sound is not enough: wrong bytes with a fresh checksum would be."""
+    (now,) = on_loop(cluster, lambda: leader(cluster).replica.state.locate([stripe.id]))
+    return on_loop(cluster, lambda: ShardAt(cluster, now, index)).data == shard.data
+
+
 @pytest.mark.parametrize("index", [0, 5], ids=["data", "parity"])
 def test_a_scrub_finds_a_flipped_bit_and_it_is_healed(
     start: StartCluster, connect: Connect, index: int
@@ -396,9 +403,10 @@ def test_a_scrub_finds_a_flipped_bit_and_it_is_healed(
     client.write("/a", content(64 * KIB))
     (stripe,) = stripes_of(cluster, "/a")
     used = shard_bytes(cluster)
-    _damage(cluster, stripe, index)
+    shard = _damage(cluster, stripe, index)
     eventually(lambda: stripes_of(cluster, "/a")[0].version == 1)
     assert _is_sound(cluster, stripe, index)
+    assert _is_as_it_was(cluster, stripe, index, shard)
     assert shard_bytes(cluster) == used
     wait_protected(client)
     eventually(lambda: client.status()["damaged_shards"] == 0)
@@ -411,11 +419,11 @@ def test_a_read_that_meets_flipped_bits_has_them_healed(
     client = connect(cluster)
     client.write("/a", content(64 * KIB))
     (stripe,) = stripes_of(cluster, "/a")
-    for index in (1, 2):
-        _damage(cluster, stripe, index)
+    shards = {index: _damage(cluster, stripe, index) for index in (1, 2)}
     assert client.read("/a") == content(64 * KIB)
     eventually(lambda: stripes_of(cluster, "/a")[0].version >= 1)
     eventually(lambda: all(_is_sound(cluster, stripe, index) for index in (1, 2)))
+    assert all(_is_as_it_was(cluster, stripe, index, shards[index]) for index in (1, 2))
     wait_protected(client)
 
 
@@ -447,3 +455,85 @@ def test_damage_counts_in_the_margin_until_it_is_healed(
         client.read("/a")
     cluster.run(leader(cluster).repairer.repair())
     assert client.status()["repair"]["lost"] == 1
+
+
+def test_a_refused_move_heals_nothing(start: StartCluster, connect: Connect) -> None:
+    cluster = start(tuning=SMALL)
+    client = connect(cluster)
+    client.write("/a", content(64 * KIB))
+    (stripe,) = stripes_of(cluster, "/a")
+    _damage(cluster, stripe, 3)
+    assert not _is_sound(cluster, stripe, 3)
+    eventually(lambda: client.status()["margin"] == K - 1)
+    late = msgspec.structs.replace(stripe, version=stripe.version + 5)
+    assert not cluster.run(leader(cluster).repairer._move([(late, {3: stripe.places[3]})]))
+    assert client.status()["margin"] == K - 1
+    assert client.status()["damaged_shards"] == 1
+
+
+def test_what_an_agent_need_not_have_is_not_missed(start: StartCluster, connect: Connect) -> None:
+    """A reader that does not know of a move asks the former holder."""
+    cluster = start(agents=7, tuning=SMALL)
+    client = connect(cluster)
+    client.write("/a", content(64 * KIB))
+    (stripe,) = stripes_of(cluster, "/a")
+    (spare,) = set(range(7)) - {place.slot for place in stripe.places}
+    node = cluster.nodes[spare]
+    assert not on_loop(cluster, lambda: node.shards.verify(stripe.id, 2))
+    pulses = leader(cluster).monitor.pulses
+    eventually(lambda: spare in pulses and (stripe.id, 2) in pulses[spare].damaged)
+    status = client.status()
+    assert (status["margin"], status["damaged_shards"]) == (K, 0)
+    assert not cluster.run(leader(cluster).repairer.repair())
+    assert stripes_of(cluster, "/a") == [stripe]
+
+
+# Who does not help
+
+
+def test_a_worker_that_freezes_is_waited_for_no_longer_than_it_counts_as_up(
+    start: StartCluster, connect: Connect
+) -> None:
+    """Its calls would last for minutes here."""
+    tuning = replace(SMALL, repair_delay_s=600.0, fetch_timeout_s=300.0, store_timeout_s=300.0)
+    cluster = start(tuning=tuning)
+    client = connect(cluster)
+    load(client)
+    lose(cluster, 5)
+    worker = next(slot for slot in (3, 4) if slot != leader(cluster).slot)
+    with Relay(cluster, worker) as relay:
+        eventually(lambda: _is_up(cluster, worker))
+        relay.hold()
+        cluster.run(leader(cluster).repairer.repair())
+        assert not _is_up(cluster, worker)
+        relay.pass_on()
+        eventually(lambda: _is_up(cluster, worker))
+        repair(cluster, client)
+    check_reads(client)
+
+
+def test_an_agent_that_comes_back_without_room_does_not_hold_its_shards_up(
+    start: StartCluster, connect: Connect
+) -> None:
+    cluster = start(agents=7, tuning=SMALL)
+    client = connect(cluster)
+    load(client)
+    kill(cluster, 5)
+    cluster.revive(5)
+    cluster.nodes[5].faults.ballast_bytes = 1 << 40
+    repair(cluster, client)
+    assert on_loop(cluster, lambda: len(cluster.nodes[5].shards)) == 0
+    check_reads(client)
+
+
+def test_what_is_freed_is_not_repaired(start: StartCluster, connect: Connect) -> None:
+    cluster = start(tuning=SMALL)
+    client = connect(cluster)
+    load(client)
+    client.write("/freed", content(300 * KIB, "freed"))
+    freed = {stripe.id for stripe in stripes_of(cluster, "/freed")}
+    client.delete("/freed")
+    lose(cluster, 1, 4)
+    repair(cluster, client)
+    versions = {stripe.id: stripe.version for stripe in all_stripes(cluster)}
+    assert {id_ for id_, version in versions.items() if version == 0} == freed

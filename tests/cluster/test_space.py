@@ -24,6 +24,7 @@ from tests.support import (
     BRISK,
     CALM,
     STRIPED,
+    ShardAt,
     bytes_used,
     connect_to_follower,
     content,
@@ -205,6 +206,31 @@ def test_half_dead_stripes_are_repacked(start: StartCluster, connect: Connect) -
     eventually(lambda: not before & {s.id for p in kept for s in stripes_of(cluster, p)})
     eventually(lambda: is_tight(cluster))
     assert {path: client.read(path) for path in kept} == kept
+
+
+def test_a_sparse_stripe_that_is_lost_does_not_keep_others_from_being_repacked(
+    start: StartCluster, connect: Connect
+) -> None:
+    cluster = start(tuning=STRIPED)
+    client = connect(cluster)
+    files = {f"/{n:03}": content(20 * KIB, n) for n in range(100)}  # two stripes
+    client.write_many(files)
+    lost, sparse = dict.fromkeys(s.id for p in files for s in stripes_of(cluster, p))
+    of = {path: [stripe.id for stripe in stripes_of(cluster, path)] for path in files}
+    kept = {
+        path: data
+        for n, (path, data) in enumerate(files.items())
+        if of[path] in ([lost], [sparse]) and n % (10 if of[path] == [lost] else 5) == 0
+    }
+    (damaged,) = {s for p in kept for s in stripes_of(cluster, p) if s.id == lost}
+    for index in range(K + 1):
+        on_loop(cluster, lambda i=index: ShardAt(cluster, damaged, i)).flip(7)
+    for path in files.keys() - kept.keys():
+        client.delete(path)
+    left = {path: data for path, data in kept.items() if of[path] == [sparse]}
+    assert len(left) > 5
+    eventually(lambda: sparse not in {s.id for p in left for s in stripes_of(cluster, p)})
+    assert {path: client.read(path) for path in left} == left
 
 
 def test_a_stripe_that_was_sparse_from_the_start_is_repacked(

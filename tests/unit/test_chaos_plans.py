@@ -1,5 +1,6 @@
 """Schedules, the budget and the verdict: pure, so every rule has its own small case."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -13,6 +14,8 @@ from diskless.chaos.faults import wanted
 from diskless.chaos.record import Record
 from diskless.chaos.schedule import KINDS, Step, plan
 from diskless.chaos.verdict import Findings, judge
+from diskless.cli import chaos_run
+from diskless.cli.verb import Context
 from diskless.client import descriptor
 from diskless.config import MIB, ClusterSettings
 from diskless.errors import OverBudget
@@ -79,6 +82,34 @@ def test_beyond_k_one_step_takes_so_many_at_once_and_spares_the_majority(seed: i
     bursts = [step for step in steps if len(step.victims) == K + 1 and step.kind == "kill"]
     assert bursts
     assert sum(slot < VOTERS for slot in bursts[0].victims) <= K
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("agents", [AGENTS, 9])
+def test_no_cut_takes_more_away_than_the_budget_has(seed: int, agents: int):
+    """A step that is never affordable would hold all later ones back."""
+    steps = a_plan(seed, max_down=K + 1, agents=agents, kinds=("partition",))
+    assert steps
+    for step in steps:
+        away = lost_side(step.victims, agents=agents, voters=VOTERS)
+        assert sorted(away) == sorted(step.victims)
+        assert len(away) <= K + 1
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("workload", ["kv", "nexmark"])
+def test_the_line_that_replays_a_run_has_all_that_the_plan_depends_on(workload: str, local: bool):
+    context = Context()
+    context.cluster = "orders"
+    given = chaos_run._kinds(" pause, kill,slow ")
+    line = chaos_run._replay(context, 77, 12.5, given, workload, "4KiB", 3, 7.0, local)
+    words = shlex.split(line)
+    assert words[:3] == ["diskless", "chaos", "run"]
+    told = chaos_run.run.make_context("run", words[3:], obj=Context()).params
+    assert (told["seed"], told["duration_s"], told["workload"]) == (77, 12.5, workload)
+    assert (told["max_down"], told["heal_timeout_s"], told["local"]) == (3, 7.0, local)
+    assert chaos_run._kinds(told["faults"]) == given, "another order is another plan"
+    assert local or "--cluster orders" in line
 
 
 # The budget.
@@ -221,6 +252,14 @@ def test_wrong_is_wrong_and_loud_loss_is_one_within_the_promise(
 ):
     verdict = judge(seen, healed=healed, max_down=max_down, k=K)
     assert (verdict.exit_status, verdict.passed) == (exit_status, exit_status == 0)
+
+
+@pytest.mark.parametrize("max_down", [K, K + 1])
+def test_a_run_in_which_nothing_happened_proves_nothing(max_down: int):
+    idle = Findings(operations=3, acknowledged=0, refusals={"Unavailable": 3})
+    for seen, planted, passed in ((idle, 4, False), (findings(), 0, False), (findings(), 1, True)):
+        verdict = judge(seen, healed=True, max_down=max_down, k=K, planned=5, planted=planted)
+        assert (verdict.passed, verdict.exit_status) == (passed, 0 if passed else 1)
 
 
 # The record.

@@ -447,7 +447,7 @@ def test_an_unreadable_file_names_stripe_and_agents_and_leaves_nothing_here(
         assert not (tmp_path / "b").exists()
         assert [path.name for path in tmp_path.iterdir()] == ["a"]
         assert json.loads(cli("cat", "--json", "/a", *here).err)["error"] == "TooFewShards"
-        assert "data is lost" in cli("status", *here).text
+        assert "some data cannot be read now" in cli("status", *here).text
 
 
 # Status.

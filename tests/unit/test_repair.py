@@ -234,6 +234,16 @@ def test_a_rebuilt_shard_goes_to_another_failure_domain_where_there_is_one() -> 
         assert agents[slot].host not in {f"host-{n}" for n in (1, 2, 3, 4, 5)}
 
 
+def test_the_host_of_a_shard_that_may_come_back_is_avoided_too() -> None:
+    """Else both would be lost with that host once it is back."""
+    hosts = {6: "host-5", 7: "host-7"}
+    agents = {slot: agent(slot, host=hosts.get(slot)) for slot in range(8)}
+    cluster = dead(Cluster(agents=agents, data_shards=M, parity_shards=K), 0)
+    cluster = with_agent(cluster, 5, up=False, down_ms=1)
+    for turn in range(9):
+        assert choose_targets(stripe_on(*range(TOTAL)), cluster, turn=turn) == {0: 7}
+
+
 def test_rebuilt_shards_are_shared_out_among_the_spares() -> None:
     stripe = stripe_on(*range(TOTAL))
     cluster = dead(cluster_of(TOTAL + 4), 0, 1)

@@ -96,3 +96,25 @@ def test_replacing_a_damaged_shard_needs_no_room_of_its_own() -> None:
     store(tight)
     with pytest.raises(CapacityExceeded):
         store(tight, index=3)
+
+
+def test_new_damage_is_told_although_old_damage_cannot_be_healed(shards: ShardStore) -> None:
+    """The shards of stripes that are lost stay damaged for good; others shall not wait."""
+    for number in range(100):
+        shards.verify(f"0.1.{number}", 0)
+    told = shards.damaged(limit=10)
+    assert len(told) == 10
+    assert ("0.1.0", 0) in told, "what is lost stays known"
+    shards.verify("0.1.777", 3)
+    assert ("0.1.777", 3) in shards.damaged(limit=10)
+    assert len(set(shards.damaged(limit=500))) == 101
+
+
+def test_a_shard_that_is_stored_again_for_a_move_is_reviewed_again(shards: ShardStore) -> None:
+    """The move may be refused: then it is left over, however well it was known before."""
+    store(shards)
+    shards.confirm(HeldShard(*NAME, 0))
+    store(shards)
+    assert shards.unconfirmed(age_s=0, limit=9) == []
+    store(shards, version=4)
+    assert shards.unconfirmed(age_s=0, limit=9) == [HeldShard(*NAME, 4)]
