@@ -13,7 +13,7 @@ import hmac
 import logging
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -87,23 +87,22 @@ async def open_lane(host: str, port: int, hello: Hello, on_lost: Callable[[], No
     return lane
 
 
+class Voter(Protocol):
+    """This agent's part in replicating the namespace."""
+
+    def meet(self, slot: int, address: str) -> None: ...
+    def receive(self, sender: int, message: bytes) -> None: ...
+
+
 class LaneDoor:
     """The receiving ends of an agent, behind one port of their own."""
 
-    def __init__(
-        self,
-        *,
-        slot: int,
-        secret: str,
-        meet: Callable[[int, str], None],
-        receive: Callable[[int, bytes], None],
-    ) -> None:
+    def __init__(self, *, slot: int, secret: str, voter: Voter) -> None:
+        self.voter = voter
         self._slot = slot
         self._secret = secret.encode()
         self._server: asyncio.Server | None = None
         self._open: set[_Inbound] = set()
-        self.meet = meet
-        self.receive = receive
 
     async def start(self, host: str) -> int:
         """Listens and returns the port."""
@@ -196,8 +195,8 @@ class _Inbound(asyncio.Protocol):
             self._hello = self._door.admit(message)
             return
         # Each time: whatever was heard of it elsewhere, it lives there now.
-        self._door.meet(self._hello.sender, self._hello.address)
-        self._door.receive(self._hello.sender, message)
+        self._door.voter.meet(self._hello.sender, self._hello.address)
+        self._door.voter.receive(self._hello.sender, message)
 
 
 def _tune(sock: Any) -> None:

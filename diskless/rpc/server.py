@@ -16,7 +16,7 @@ from diskless.model import AgentInfo, HeldShard, Stripe, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Handler, Item, serve
-from diskless.rpc.lane import LaneDoor
+from diskless.rpc.lane import LaneDoor, Voter
 from diskless.rpc.services import (
     ADDRESS_KEY,
     FROM_KEY,
@@ -56,13 +56,6 @@ class Member(Protocol):
     def pulse(self, beat: Beat) -> Pulse: ...
 
 
-class Voter(Protocol):
-    """This agent's part in replicating the namespace."""
-
-    def meet(self, slot: int, address: str) -> None: ...
-    def receive(self, sender: int, message: bytes) -> None: ...
-
-
 class Rebuilds(Protocol):
     """This agent's part in repair."""
 
@@ -97,7 +90,7 @@ class AgentServer:
         self._namespace = namespace
         self._member = member
         self._server: grpc.aio.Server | None = None
-        self._lanes = LaneDoor(slot=slot, secret=secret, meet=voter.meet, receive=voter.receive)
+        self._lanes = LaneDoor(slot=slot, secret=secret, voter=voter)
         self._lane_port = 0
 
     async def start(self, host: str, port: int = 0) -> str:

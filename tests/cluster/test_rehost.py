@@ -81,5 +81,11 @@ def believed(cluster: LocalCluster, slot: int) -> set[str | None]:
 
 
 def places(cluster: LocalCluster) -> set[Place]:
+    """Where shards of files are; stripes that are freed are not repaired any more."""
     (state,) = [node.replica.state for node in cluster.nodes.values() if node.replica.leads]
-    return {place for entry in state.ledger.entries.values() for place in entry.stripe.places}
+    return {
+        place
+        for id_, entry in state.ledger.entries.items()
+        if id_ not in state.ledger.freed_ms
+        for place in entry.stripe.places
+    }

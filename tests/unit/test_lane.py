@@ -42,7 +42,7 @@ def with_door(work: Callable[[Voter, int], Awaitable[None]]) -> Voter:
 
     async def run() -> Voter:
         voter = Voter()
-        door = LaneDoor(slot=1, secret="secret", meet=voter.meet, receive=voter.receive)
+        door = LaneDoor(slot=1, secret="secret", voter=voter)
         try:
             await work(voter, await door.start("127.0.0.1"))
         finally:
@@ -84,14 +84,12 @@ def test_messages_arrive_whole_and_in_order_with_their_sender() -> None:
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=6), st.integers(1, 50))
 def test_a_stream_cut_anywhere_gives_the_same_messages(messages: list[bytes], piece: int) -> None:
     stream = framed(msgspec.msgpack.encode(HELLO), *messages)
-    heard: list[bytes] = []
-    door = LaneDoor(
-        slot=1, secret="secret", meet=lambda *_: None, receive=lambda _, data: heard.append(data)
-    )
+    voter = Voter()
+    door = LaneDoor(slot=1, secret="secret", voter=voter)
     inbound = lane._Inbound(door)
     for at in range(0, len(stream), piece):
         inbound.data_received(stream[at : at + piece])
-    assert heard == messages
+    assert [message for _, message in voter.heard] == messages
     assert not inbound._buffer
 
 
