@@ -91,7 +91,8 @@ class Host:
         """A command that runs on this host."""
         enter = ("nsenter", "--target", str(self._session().pid), "--net", "--mount", "--uts")
         home = self.state.parent / "home"  # descriptors, as if by NFS
-        return [*enter, "env", f"TMPDIR={RUN}", f"{HOME_VARIABLE}={home}", *command]
+        here = ("env", f"--chdir={os.getcwd()}", f"TMPDIR={RUN}", f"{HOME_VARIABLE}={home}")
+        return [*enter, *here, *command]
 
     def run(self, *command: str) -> None:
         """Raises LaunchFailed, with what it said, if it fails."""
@@ -145,7 +146,9 @@ class Host:
             session = self._session()
             if sessions.is_alive(session):
                 self.kill()
-                sessions.stop(session)  # the cable goes with its namespace
+                sessions.stop(session)
+            # It would go with its namespace, but only in a while.
+            subprocess.run(["ip", "link", "del", self.cable], check=False, capture_output=True)
             self._anchor.unlink()
 
     def _session(self) -> Session:
@@ -184,6 +187,8 @@ class Hosts:
         for host in self.all:
             host.end()
         subprocess.run(["ip", "link", "del", BRIDGE], check=False, capture_output=True)
+        with suppress(OSError):
+            Path(RUN).rmdir()
 
     def pick(self, numbers: Sequence[int]) -> list[Host]:
         for number in numbers:

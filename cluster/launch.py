@@ -158,7 +158,8 @@ class Launcher:
         if not self._token.exists():
             private_ray.write_token(self._token)
         ports = ("--port", str(head.ray_port), "--node-ip-address", head.host)
-        self._start("ray", [*_RAY, "--head", *ports, *_RAY_OPTIONS], self.ray_env())
+        env = self.ray_env() | _storage(self._state.directory / "gcs")
+        self._start("ray", [*_RAY, "--head", *ports, *_RAY_OPTIONS], env)
         master = [
             *("org.apache.spark.deploy.master.Master", "--host", head.host),
             *("--port", str(head.spark_port), "--webui-port", str(head.spark_ui_port)),
@@ -277,6 +278,11 @@ _RAY_OPTIONS = [
     *("--object-store-memory", str(private_ray.OBJECT_STORE_BYTES)),
 ]
 _SPARK_CLASS = str(Path(pyspark.__path__[0]) / "bin" / "spark-class")
+
+
+def _storage(directory: Path) -> dict[str, str]:
+    """Lets Ray's control store remember its nodes and actors through a restart."""
+    return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(directory)}
 
 
 def _listens(address: tuple[str, int]) -> bool:
