@@ -5,14 +5,17 @@
     python cluster/hosts.py cut 4               # its cable is pulled ...
     python cluster/hosts.py join 4              # ... and put back
     python cluster/hosts.py kill 3 4            # every process on two hosts, at once
+    python cluster/hosts.py back 3 4            # what launch.py starts there, again
+    python cluster/hosts.py rehead 2            # the first host is lost: another takes its part
     python cluster/hosts.py down
 
 A host has an address, a name and a /run of its own, so that nothing but its cable connects it
 with the others; disks are shared, as if by NFS. Host 1 is the head: Ray's head and Spark's
-master are there. Needs root, and a kernel that has namespaces and bridges.
+master are there. Needs root, iproute2, and a kernel that has namespaces and bridges.
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -41,6 +44,9 @@ HOSTS_MAX = 24
 LAUNCH = Path(__file__).with_name("launch.py")
 POLL_S = 0.05
 KILL_TIMEOUT_S = 10.0
+
+
+RAY_PORT = 6380
 
 
 class Plan(Struct, frozen=True):
@@ -111,6 +117,10 @@ class Host:
             text=True,
         )
 
+    def finish(self, *arguments: str) -> None:
+        """launch.py on this host, to its end. Raises LaunchFailed."""
+        _finish(self, self.launch(*arguments))
+
     def cut(self) -> None:
         _ip("link", "set", self.cable, "down")
 
@@ -165,8 +175,9 @@ class Hosts:
     def up(self, config: str) -> None:
         """Raises LaunchFailed; `down` removes what is there by then."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (self.directory / "cluster.toml").write_text(config)
-        shutil.rmtree(self.directory / "home", ignore_errors=True)  # of earlier hosts
+        self._config.write_text(config)
+        for left in (self.directory / "home", *(host.state for host in self.all)):
+            shutil.rmtree(left, ignore_errors=True)  # of earlier hosts
         Path(RUN).mkdir(mode=0o700, exist_ok=True)
         _ip("link", "add", BRIDGE, "type", "bridge")
         _ip("addr", "add", f"{OUTSIDE}/24", "dev", BRIDGE)
@@ -174,14 +185,48 @@ class Hosts:
         for host in self.all:
             host.make()
         head = self.all[0]
-        _finish(head, head.launch("head"))
-        token = head.state / "ray.token"
-        for host in self.all[1:]:
-            (host.state / token.name).write_bytes(token.read_bytes())
-            (host.state / token.name).chmod(0o600)
+        head.finish("head")
         for host in self.all:  # One after the other: they share the machine's cores.
-            _finish(host, host.launch("worker", "--host", host.address))
-        _finish(head, head.launch("agents"))
+            self._give_token(head, host)
+            host.finish("worker", "--host", host.address)
+        head.finish("agents")
+
+    @property
+    def head(self) -> Host:
+        return next(host for host in self.all if f'"{host.address}"' in self._config.read_text())
+
+    def back(self, hosts: Sequence[Host]) -> None:
+        """What runs on hosts, again; agents come back by themselves, where Ray knows of them."""
+        for host in sorted(hosts, key=lambda host: host is not self.head):
+            if host is self.head:
+                host.finish("head")
+            host.finish("worker", "--host", host.address)
+
+    def rehead(self, head: Host) -> None:
+        """Another host becomes the head, and all hosts move to its Ray, one after the other.
+
+        Spark's workers stay as they are, since a stream may run on them.
+        """
+        old, config = self.head, self._config.read_text()
+        port = int(re.findall(r"ray_port = (\d+)", config)[0])
+        config = config.replace(f'"{old.address}"', f'"{head.address}"')
+        self._config.write_text(config.replace(f"ray_port = {port}", f"ray_port = {port + 1}"))
+        head.finish("head")
+        head.finish("agents")  # those of the lost host: the margin is k again
+        for host in [*(host for host in self.all if host is not head), head]:
+            self._give_token(head, host)
+            host.finish("worker", "--host", host.address, "--ray-only")
+            head.finish("agents")
+
+    @property
+    def _config(self) -> Path:
+        return self.directory / "cluster.toml"
+
+    def _give_token(self, head: Host, host: Host) -> None:
+        if host is not head:
+            token = host.state / "ray.token"
+            token.write_bytes((head.state / token.name).read_bytes())
+            token.chmod(0o600)
 
     def down(self) -> None:
         for host in self.all:
@@ -201,6 +246,9 @@ def permitted() -> str:
     """Why this machine cannot have hosts of its own, or "" if it can."""
     if os.geteuid():
         return "network namespaces need root"
+    for tool, package in (("ip", "iproute2"), ("unshare", "util-linux"), ("nsenter", "util-linux")):
+        if shutil.which(tool) is None:
+            return f"`{tool}` is missing: install {package}"
     done = subprocess.run(
         ["unshare", "--net", "--mount", "--uts", "true"],
         check=False,
@@ -215,7 +263,7 @@ def configuration(
 ) -> str:
     """A cluster.toml for so many hosts: an agent and a Spark worker on each."""
     return (
-        f'[head]\nhost = "{NETWORK}.1"\n'
+        f'[head]\nhost = "{NETWORK}.1"\nray_port = {RAY_PORT}\n'
         '[spark]\nworkers = 1\ncores = 1\nmemory = "1g"\n'
         f'[diskless]\nname = "{name}"\nagents = {hosts}\nmemory = "{memory}"\n'
         f"data_shards = {data_shards}\nparity_shards = {parity_shards}\n"
@@ -321,6 +369,23 @@ def kill(numbers: tuple[int, ...]) -> None:
     """SIGKILL every process on hosts: agent, executors, raylet, all at once."""
     for host in _load().pick(numbers):
         print(f"{host.name}: {host.kill()} processes killed")
+
+
+@main.command()
+@click.argument("numbers", nargs=-1, required=True, type=int)
+def back(numbers: tuple[int, ...]) -> None:
+    """Start again what ran on hosts that were killed."""
+    hosts = _load()
+    hosts.back(hosts.pick(numbers))
+
+
+@main.command()
+@click.argument("number", type=int)
+def rehead(number: int) -> None:
+    """Make another host the head, and move all hosts to its Ray, one by one."""
+    hosts = _load()
+    (head,) = hosts.pick([number])
+    hosts.rehead(head)
 
 
 if __name__ == "__main__":

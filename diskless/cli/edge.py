@@ -39,6 +39,7 @@ VERBS = {
     "spark-conf": "Print the properties for spark-submit.",
     "drain": "Move everything off an agent before maintenance.",
     "restart": "Restart agents, one after the other, without a risk to data.",
+    "adopt": "Bring a cluster whose Ray head is lost under another Ray.",
     "chaos": "Break agents on purpose, take it back, and judge a run.",
 }
 DEBUG_VARIABLE = "DISKLESS_DEBUG"

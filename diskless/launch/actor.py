@@ -14,9 +14,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -56,6 +56,8 @@ class AgentArgs:
     """All agents are on one host: then nothing listens beyond loopback."""
     founding: bool
     """Its first life waits for `up` to form the cluster; others recover from it."""
+    seeds: Mapping[int, str] = field(default_factory=dict)
+    """Addresses of agents that this Ray may not know: they run under an earlier one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +164,7 @@ class AgentActor:
                 bind_host="127.0.0.1" if args.one_host else address,
                 failure_domain=f"{socket.gethostname()}/{address}",
                 node=ray.get_runtime_context().get_node_id(),
+                seeds={slot: at for slot, at in args.seeds.items() if slot != args.slot},
             )
         )
         try:

@@ -67,7 +67,14 @@ def namespace_of(name: str) -> str:
 # Creating.
 
 
-def create(identity: Identity, slots: Iterable[int], *, one_host: bool, founding: bool) -> None:
+def create(
+    identity: Identity,
+    slots: Iterable[int],
+    *,
+    one_host: bool,
+    founding: bool,
+    seeds: Mapping[int, str] | None = None,
+) -> None:
     """Starts the actors of slots that have none; they join by themselves."""
     taken = Counter(process.node.id for process in processes(identity).values())
     for slot in slots:
@@ -79,6 +86,7 @@ def create(identity: Identity, slots: Iterable[int], *, one_host: bool, founding
             namespace=identity.namespace,
             one_host=one_host,
             founding=founding,
+            seeds=dict(seeds or {}),
         )
         ray.remote(AgentActor).options(
             name=slot_name(slot),
@@ -88,7 +96,9 @@ def create(identity: Identity, slots: Iterable[int], *, one_host: bool, founding
             max_task_retries=0,
             num_cpus=0,
             max_concurrency=MAX_CONCURRENCY,
-            scheduling_strategy=spread.strategy_for(slot, group=identity.group, taken=taken),
+            scheduling_strategy=spread.strategy_for(
+                slot, group=identity.group, taken=taken, pinned=not one_host
+            ),
         ).remote(args)
 
 

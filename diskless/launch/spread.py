@@ -68,13 +68,16 @@ def remove_group(name: str) -> None:
         remove_placement_group(group)
 
 
-def strategy_for(slot: int, *, group: str, taken: Counter[str]) -> Any:
-    """How Ray must schedule an agent, given how many agents each node (by id) has."""
+def strategy_for(slot: int, *, group: str, taken: Counter[str], pinned: bool) -> Any:
+    """How Ray must schedule an agent, given how many agents each node (by id) has.
+
+    `pinned` ties it to a node also where there is only one yet.
+    """
     found = _group(group)
     if found is not None:
         return PlacementGroupSchedulingStrategy(found, placement_group_bundle_index=slot)
     nodes = living_nodes()
-    if len(nodes) == 1:
+    if len(nodes) == 1 and not pinned:
         return "DEFAULT"
     chosen = min(nodes, key=lambda node: (taken[node.id], node.id))
     taken[chosen.id] += 1
