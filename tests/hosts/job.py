@@ -1,7 +1,8 @@
 """The stream under test, run by spark-submit on one of the hosts.
 
 Counts words until the file STOP exists, and then compares with a batch job. Says what it does
-in lines of JSON: `{"batch": n}` for each committed batch, `{"equal": true, "batches": n}` last.
+in lines of JSON: `{"batch": n, "executors": [...]}` for each committed batch, and last
+`{"equal": true, "batches": n}`.
 """
 
 import json
@@ -27,7 +28,7 @@ def main(checkpoint: str, stop: Path, timeout_s: float) -> None:
         for progress in query.recentProgress:
             if progress["batchId"] > last and progress["numInputRows"]:
                 last = progress["batchId"]
-                say(batch=last, took_ms=progress["durationMs"]["triggerExecution"])
+                say(batch=last, executors=executors(spark))
         if not query.isActive:
             query.awaitTermination()  # raises what it failed with
         if time.monotonic() > end_s:
@@ -38,6 +39,12 @@ def main(checkpoint: str, stop: Path, timeout_s: float) -> None:
     last = max([last, *(progress["batchId"] for progress in query.recentProgress)])
     say(equal=WORK.equals_answer(spark, counted, last), batches=last + 1)
     spark.stop()
+
+
+def executors(spark: SparkSession) -> list[str]:
+    """The hosts that run one now, and the driver's."""
+    found = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+    return sorted({one.host() for one in found})
 
 
 def say(**what: object) -> None:
