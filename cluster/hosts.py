@@ -174,12 +174,15 @@ class Hosts:
 
     def up(self, config: str) -> None:
         """Raises LaunchFailed; `down` removes what is there by then."""
+        if Path(f"/sys/class/net/{BRIDGE}").exists():
+            raise LaunchFailed("there are hosts already: `hosts.py down` ends them")
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._config.write_text(config)
         for left in (self.directory / "home", *(host.state for host in self.all)):
             shutil.rmtree(left, ignore_errors=True)  # of earlier hosts
         Path(RUN).mkdir(mode=0o700, exist_ok=True)
         _ip("link", "add", BRIDGE, "type", "bridge")
+        self._bridge.touch()
         _ip("addr", "add", f"{OUTSIDE}/24", "dev", BRIDGE)
         _ip("link", "set", BRIDGE, "up")
         for host in self.all:
@@ -222,6 +225,11 @@ class Hosts:
     def _config(self) -> Path:
         return self.directory / "cluster.toml"
 
+    @property
+    def _bridge(self) -> Path:
+        """There if the bridge is ours."""
+        return self.directory / "bridge"
+
     def _give_token(self, head: Host, host: Host) -> None:
         if host is not head:
             token = host.state / "ray.token"
@@ -231,9 +239,11 @@ class Hosts:
     def down(self) -> None:
         for host in self.all:
             host.end()
-        subprocess.run(["ip", "link", "del", BRIDGE], check=False, capture_output=True)
-        with suppress(OSError):
-            Path(RUN).rmdir()
+        if self._bridge.exists():
+            subprocess.run(["ip", "link", "del", BRIDGE], check=False, capture_output=True)
+            self._bridge.unlink()
+            with suppress(OSError):
+                Path(RUN).rmdir()
 
     def pick(self, numbers: Sequence[int]) -> list[Host]:
         for number in numbers:

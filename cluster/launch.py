@@ -24,23 +24,20 @@ import shutil
 import socket
 import subprocess
 import sys
-import tomllib
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 import pyspark
-from msgspec import Struct, field
+from launch_config import Config, load_config
+from launch_state import State
 
 import diskless.spark
 from diskless.client import connect, descriptor
-from diskless.config import ClusterSettings, parse_bytes
-from diskless.errors import BadSettings, DisklessError, LaunchFailed
+from diskless.errors import DisklessError, LaunchFailed
 from diskless.launch import private_ray, rolling, sessions
-from diskless.launch.record import Session, record_of
+from diskless.launch.record import record_of
 from diskless.spark.jar import find_java
 
 READY_TIMEOUT_S = 60.0
@@ -52,126 +49,6 @@ RAY_WITH_STORAGE = (2, 60)
 """From here on Ray's control store can remember on disk, without a Redis."""
 RAY_OLD = "ray-old"
 """This host's node of an earlier head, while its agents serve."""
-
-
-# The configuration: see cluster.toml, which documents it.
-
-
-class Head(Struct, forbid_unknown_fields=True):
-    host: str = "127.0.0.1"
-    ray_port: int = 6380
-    spark_port: int = 7077
-    spark_ui_port: int = 8080
-
-
-class Ray(Struct, forbid_unknown_fields=True):
-    token: str = ""
-
-
-class Spark(Struct, forbid_unknown_fields=True):
-    workers: int = 2
-    cores: int = 1
-    memory: str = "1g"
-
-
-class Diskless(Struct, forbid_unknown_fields=True):
-    name: str = "default"
-    agents: int = 6
-    data_shards: int = 4
-    parity_shards: int = 2
-    memory: str = "256MiB"
-
-    def check(self) -> None:
-        ClusterSettings(
-            name=self.name,
-            agents=self.agents,
-            data_shards=self.data_shards,
-            parity_shards=self.parity_shards,
-            memory_bytes=parse_bytes(self.memory),
-        ).validate()
-
-
-class Config(Struct, forbid_unknown_fields=True):
-    head: Head = field(default_factory=Head)
-    ray: Ray = field(default_factory=Ray)
-    spark: Spark = field(default_factory=Spark)
-    diskless: Diskless = field(default_factory=Diskless)
-
-    @property
-    def ray_address(self) -> str:
-        return f"{self.head.host}:{self.head.ray_port}"
-
-    @property
-    def master(self) -> str:
-        return f"spark://{self.head.host}:{self.head.spark_port}"
-
-
-def load_config(path: Path) -> Config:
-    """Raises BadSettings, naming the file and what is wrong in it."""
-    try:
-        config = msgspec.convert(tomllib.loads(path.read_text()), Config)
-        config.diskless.check()
-    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError, DisklessError) as error:
-        raise BadSettings(f"{path}: {error}") from error
-    return config
-
-
-# What runs on this host.
-
-
-class Running(Session, frozen=True):
-    """A process that was started here, and the head that it was started for."""
-
-    head: str = ""
-
-
-class State:
-    """The directory that remembers it: a file for each process, and their logs."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-    @property
-    def spark_defaults(self) -> Path:
-        return self.directory / "spark-defaults.conf"
-
-    def log(self, name: str) -> Path:
-        return self.directory / f"{name}.log"
-
-    def start(self, name: str, command: list[str], env: Mapping[str, str], head: str) -> None:
-        """Raises LaunchFailed if it runs already."""
-        known = self.alive(name)
-        if known is not None:
-            raise LaunchFailed(f"{name} runs already (pid {known.pid}): `launch.py down` ends it")
-        session = sessions.start(command, env=env, log=self.log(name))
-        running = Running(session.pid, session.started_s, head)
-        self._path(name).write_bytes(msgspec.json.encode(running))
-
-    def sessions(self) -> Iterator[tuple[str, Running]]:
-        """In the order in which they were started."""
-        for path in sorted(self.directory.glob("*.session"), key=lambda path: path.stat().st_mtime):
-            yield path.stem, msgspec.json.decode(path.read_bytes(), type=Running)
-
-    def alive(self, name: str) -> Running | None:
-        """That process, if it runs."""
-        known = dict(self.sessions()).get(name)
-        return known if known is not None and sessions.is_alive(known) else None
-
-    def rename(self, name: str, new: str) -> None:
-        self._path(name).rename(self._path(new))
-
-    def check(self, name: str) -> None:
-        """Raises LaunchFailed, with its last words, if that process has ended."""
-        if not sessions.is_alive(dict(self.sessions())[name]):
-            raise LaunchFailed(f"{name} ended: {sessions.tail(self.log(name))}")
-
-    def stop(self, name: str, session: Session) -> None:
-        sessions.stop(session)
-        self._path(name).unlink()
-
-    def _path(self, name: str) -> Path:
-        return self.directory / f"{name}.session"
 
 
 class Launcher:
@@ -200,7 +77,7 @@ class Launcher:
         self._await_port("spark-master", head.spark_port)
 
     def worker(self, host: str, *, spark: bool = True) -> None:
-        """This host's Ray node, unless it is the head's, and its Spark workers.
+        """This host's Ray node, unless it is the head's, and its Spark workers: what is missing.
 
         The node of an earlier head is ended, with its agents, when all data survives that.
         """
@@ -209,9 +86,10 @@ class Launcher:
                 raise LaunchFailed(f"{self._token} is missing: copy the head's token there")
             self._set_aside()
             self._end_old()
-            join = ("--address", self.config.ray_address, "--node-ip-address", host)
-            command = [*_RAY, *join, *_RAY_OPTIONS]
-            self._start("ray", command, self.ray_env(), self.config.ray_address)
+            if self._state.alive("ray") is None:
+                join = ("--address", self.config.ray_address, "--node-ip-address", host)
+                command = [*_RAY, *join, *_RAY_OPTIONS]
+                self._start("ray", command, self.ray_env(), self.config.ray_address)
             self._await("ray", "did not join", lambda: self._says("ray", RAY_RUNS))
         else:
             self._end_old()
@@ -223,9 +101,11 @@ class Launcher:
         names = [f"spark-worker-{number}" for number in range(spark.workers)]
         for name in names:
             known = self._state.alive(name)
-            if known is not None and known.head != self.config.master:
+            if known is not None and known.head == self.config.master:
+                continue
+            if known is not None:
                 self._state.stop(name, known)
-                print(f"ended {name} of the head {known.head}")
+                print(f"ended {name} of {known.head}")
             command = [
                 *(_SPARK_CLASS, "org.apache.spark.deploy.worker.Worker", self.config.master),
                 *("--host", host, "--cores", str(spark.cores), "--memory", spark.memory),
