@@ -287,11 +287,12 @@ def _ip(*arguments: str) -> None:
 
 
 def _finish(host: Host, process: "subprocess.Popen[str]") -> None:
-    assert process.stdout is not None
     said = ""
-    for said in process.stdout:
-        print(f"{host.name}: {said}", end="", flush=True)
-    if process.wait():
+    with process:
+        assert process.stdout is not None
+        for said in process.stdout:
+            print(f"{host.name}: {said}", end="", flush=True)
+    if process.returncode:
         raise LaunchFailed(f"{host.name}: {said.strip() or 'launch.py failed'}")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.hosts import BRIDGE, NETWORK, RUN, Host, Hosts, Plan, configuration
+from cluster.hosts import BRIDGE, RUN, Hosts, Plan, configuration
 from diskless.errors import LaunchFailed
 from tests.support import eventually
 
@@ -85,7 +85,6 @@ def test_what_fails_half_way_is_named_and_can_be_taken_down(tmp_path: Path):
         with pytest.raises(LaunchFailed, match="agents"):
             hosts.up(wrong)
         assert left(tmp_path / "d")
-        assert [host.address for host in hosts.all] == [f"{NETWORK}.1", f"{NETWORK}.2"]
     finally:
         hosts.down()
     assert left(tmp_path / "d") == []
@@ -101,7 +100,6 @@ def test_hosts_are_made_once(tmp_path: Path):
         with pytest.raises(LaunchFailed, match="already"):
             second.up(wrong)
         second.down()
-        assert f"{BRIDGE}" in os.listdir("/sys/class/net"), "not its own to take down"
-        assert isinstance(hosts.all[0], Host)
+        assert BRIDGE in os.listdir("/sys/class/net"), "not its own to take down"
     finally:
         hosts.down()
