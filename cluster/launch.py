@@ -45,6 +45,8 @@ ANSWER_TIMEOUT_S = 10.0
 REGISTERED = "Successfully registered with master"
 """What a Spark worker says when it has found its master."""
 RAY_RUNS = "Ray runtime started"
+MASTER_TRIES_MAX = 1_000_000
+"""How often a Spark worker looks for a master that is gone, about once a minute."""
 RAY_WITH_STORAGE = (2, 60)
 """From here on Ray's control store can remember on disk, without a Redis."""
 RAY_OLD = "ray-old"
@@ -182,6 +184,8 @@ class Launcher:
             "SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0 "
             "-Dspark.deploy.recoveryMode=FILESYSTEM "
             f"-Dspark.deploy.recoveryDirectory={self._spark_recovery}",
+            # Or they would give up after some minutes, and their executors with them.
+            "SPARK_WORKER_OPTS": f"-Dspark.worker.maxRegistrationRetries={MASTER_TRIES_MAX}",
         }
         return private_ray.with_package(env)
 
