@@ -149,7 +149,16 @@ class Host:
             if time.monotonic() > end_s:
                 raise LaunchFailed(f"{self.name}: processes do not end: {sorted(found)}")
             time.sleep(POLL_S)
+        self._forget()
         return len(killed)
+
+    def _forget(self) -> None:
+        """What is in memory goes too: Ray takes its address file for a sign that it runs."""
+        for path in Path(f"/proc/{self._session().pid}/root{RUN}").iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
 
     def end(self) -> None:
         if self._anchor.exists():
