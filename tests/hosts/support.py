@@ -210,6 +210,15 @@ class Stream:
             )
             time.sleep(POLL_S)
 
+    def spread_over(self, hosts: int) -> None:
+        """Returns when there are executors on so many hosts."""
+        end_s = time.monotonic() + BATCH_TIMEOUT_S
+        while True:
+            self.advance(1)
+            if len(self.executors) >= hosts:
+                return
+            assert time.monotonic() < end_s, f"executors are only on {self.executors}"
+
     def finish(self) -> dict[str, Any]:
         """Stops the query, and gives its verdict: see job.py."""
         self._stop.touch()

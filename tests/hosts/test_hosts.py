@@ -21,8 +21,7 @@ def others(site: Site, *taken: int) -> list[int]:
 
 def test_k_hosts_die_at_once_and_a_cable_is_pulled_under_a_stream(site: Site):
     with site.stream(1, "diskless:///killed") as stream:
-        stream.advance(3)
-        assert len(stream.executors) >= 4, "executors are on several hosts"
+        stream.spread_over(4)
 
         victims = others(site, 1)[:PARITY_SHARDS]
         site.kill(*victims)
