@@ -87,18 +87,21 @@ class Launcher:
             if not self._token.exists():
                 raise LaunchFailed(f"{self._token} is missing: copy the head's token there")
             self._set_aside()
-            self._end_old()
-            if self._state.alive("ray") is None:
-                join = ("--address", self.config.ray_address, "--node-ip-address", host)
-                command = [*_RAY, *join, *_RAY_OPTIONS]
-                self._start("ray", command, self.ray_env(), self.config.ray_address)
+        self._end_old()
+        if host != self.config.head.host and self._state.alive("ray") is None:
+            join = ("--address", self.config.ray_address, "--node-ip-address", host)
+            command = [*_RAY, *join, *_RAY_OPTIONS]
+            self._start("ray", command, self.ray_env(), self.config.ray_address)
+        workers = self._spark_workers(host) if spark else []
+        if host != self.config.head.host:
             self._await("ray", "did not join", lambda: self._says("ray", RAY_RUNS))
-        else:
-            self._end_old()
-        if spark:
-            self._spark_workers(host)
+        for name in workers:
+            self._await(
+                name, "did not find its master", lambda name=name: self._says(name, REGISTERED)
+            )
 
-    def _spark_workers(self, host: str) -> None:
+    def _spark_workers(self, host: str) -> list[str]:
+        """Starts those that do not run for this master; gives the names of all."""
         spark = self.config.spark
         names = [f"spark-worker-{number}" for number in range(spark.workers)]
         for name in names:
@@ -114,10 +117,7 @@ class Launcher:
                 *("--webui-port", "0", "--work-dir", str(self._state.directory / name)),
             ]
             self._start(name, command, self._spark_env(host), self.config.master)
-        for name in names:
-            self._await(
-                name, "did not find its master", lambda name=name: self._says(name, REGISTERED)
-            )
+        return names
 
     def agents(self) -> None:
         """The diskless agents, and the properties with which Spark finds them.

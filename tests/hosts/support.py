@@ -20,6 +20,7 @@ from diskless.model import parse_slot
 NAME = "hosts"
 DATA_SHARDS, PARITY_SHARDS = 2, 2
 HOSTS = 5  # max(m+k, 2k+1)
+EXECUTORS = 3
 JOB = Path(__file__).with_name("job.py")
 SPARK_SUBMIT = Path(pyspark.__path__[0]) / "bin" / "spark-submit"
 BATCH_TIMEOUT_S = 120.0
@@ -36,7 +37,11 @@ SPARK_OPTIONS = {
     "spark.executor.heartbeatInterval": "3s",
     "spark.executor.memory": "512m",
     "spark.driver.memory": "512m",
-    "spark.sql.shuffle.partitions": "4",
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    # Three executors, on as many hosts: Spark replaces one that is lost on another host.
+    "spark.cores.max": str(EXECUTORS),
+    "spark.sql.shuffle.partitions": str(EXECUTORS),
     "spark.ui.enabled": "false",
 }
 
@@ -162,6 +167,7 @@ class Site:
 
 class Stream:
     def __init__(self, site: Site, host: Host, checkpoint: str, number: int) -> None:
+        self.host = host
         base = site.directory / f"stream-{number}"
         self.said, self.errors = base.with_suffix(".out"), base.with_suffix(".err")
         self._stop = base.with_suffix(".stop")
@@ -193,10 +199,11 @@ class Stream:
         return [line["batch"] for line in self.lines() if "batch" in line]
 
     @property
-    def executors(self) -> set[str]:
-        """Addresses of the hosts that had one when the last batch was committed, and the
-        driver's."""
-        return set(next(line for line in reversed(self.lines()) if "batch" in line)["executors"])
+    def executors(self) -> set[int]:
+        """The hosts that had one when the last batch was committed, without the driver's."""
+        last = next(line for line in reversed(self.lines()) if "batch" in line)
+        found = {int(address.rpartition(".")[2]) for address in last["executors"]}
+        return found - {self.host.number}
 
     def advance(self, count: int) -> None:
         """Returns when so many more batches are committed."""
