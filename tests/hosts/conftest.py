@@ -1,4 +1,8 @@
-"""One set of hosts for all tests of a module: they take most of a minute to start."""
+"""One set of hosts for all tests that need some: they take most of a minute to start.
+
+A machine can have only one set, so test_bare_hosts.py, which makes its own, comes first; the
+last test of test_lost_head.py leaves the hosts with another head, and comes last.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +20,7 @@ def namespaces() -> None:
         pytest.skip(f"hosts on this machine: {complaint}")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory, namespaces: None) -> Iterator[Site]:
     directory: Path = tmp_path_factory.mktemp("hosts")
     site = Site(directory)

@@ -23,7 +23,7 @@ HOSTS = 5  # max(m+k, 2k+1)
 EXECUTORS = 3
 JOB = Path(__file__).with_name("job.py")
 SPARK_SUBMIT = Path(pyspark.__path__[0]) / "bin" / "spark-submit"
-BATCH_TIMEOUT_S = 120.0
+BATCH_TIMEOUT_S = 240.0
 HEAL_TIMEOUT_S = 150.0
 """Ray takes 15 s to call a host dead and some more to start an agent on one that is back."""
 END_TIMEOUT_S = 90.0
