@@ -47,7 +47,10 @@ KILL_TIMEOUT_S = 10.0
 
 
 RAY_PORT = 6380
-SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xmx256m"
+SMALL_JVMS = (
+    "SPARK_DAEMON_JAVA_OPTS=-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "SPARK_DAEMON_MEMORY=256m",
+)
 """Many JVMs share this machine: they shall start soon and stay small."""
 
 
@@ -100,7 +103,7 @@ class Host:
         enter = ("nsenter", "--target", str(self._session().pid), "--net", "--mount", "--uts")
         home = self.state.parent / "home"  # descriptors, as if by NFS
         here = ("env", f"--chdir={os.getcwd()}", f"TMPDIR={RUN}", f"{HOME_VARIABLE}={home}")
-        return [*enter, *here, f"SPARK_DAEMON_JAVA_OPTS={SMALL_JVM}", *command]
+        return [*enter, *here, *SMALL_JVMS, *command]
 
     def run(self, *command: str) -> None:
         """Raises LaunchFailed, with what it said, if it fails."""
