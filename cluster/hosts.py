@@ -5,14 +5,17 @@
     python cluster/hosts.py cut 4               # its cable is pulled ...
     python cluster/hosts.py join 4              # ... and put back
     python cluster/hosts.py kill 3 4            # every process on two hosts, at once
+    python cluster/hosts.py back 3 4            # what launch.py starts there, again
+    python cluster/hosts.py rehead 2            # the first host is lost: another takes its part
     python cluster/hosts.py down
 
 A host has an address, a name and a /run of its own, so that nothing but its cable connects it
 with the others; disks are shared, as if by NFS. Host 1 is the head: Ray's head and Spark's
-master are there. Needs root, and a kernel that has namespaces and bridges.
+master are there. Needs root, iproute2, and a kernel that has namespaces and bridges.
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -41,6 +44,14 @@ HOSTS_MAX = 24
 LAUNCH = Path(__file__).with_name("launch.py")
 POLL_S = 0.05
 KILL_TIMEOUT_S = 10.0
+
+
+RAY_PORT = 6380
+SMALL_JVMS = (
+    "SPARK_DAEMON_JAVA_OPTS=-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "SPARK_DAEMON_MEMORY=256m",
+)
+"""Many JVMs share this machine: they shall start soon and stay small."""
 
 
 class Plan(Struct, frozen=True):
@@ -91,7 +102,8 @@ class Host:
         """A command that runs on this host."""
         enter = ("nsenter", "--target", str(self._session().pid), "--net", "--mount", "--uts")
         home = self.state.parent / "home"  # descriptors, as if by NFS
-        return [*enter, "env", f"TMPDIR={RUN}", f"{HOME_VARIABLE}={home}", *command]
+        here = ("env", f"--chdir={os.getcwd()}", f"TMPDIR={RUN}", f"{HOME_VARIABLE}={home}")
+        return [*enter, *here, *SMALL_JVMS, *command]
 
     def run(self, *command: str) -> None:
         """Raises LaunchFailed, with what it said, if it fails."""
@@ -109,6 +121,10 @@ class Host:
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    def finish(self, *arguments: str) -> None:
+        """launch.py on this host, to its end. Raises LaunchFailed."""
+        _finish(self, self.launch(*arguments))
 
     def cut(self) -> None:
         _ip("link", "set", self.cable, "down")
@@ -138,14 +154,25 @@ class Host:
             if time.monotonic() > end_s:
                 raise LaunchFailed(f"{self.name}: processes do not end: {sorted(found)}")
             time.sleep(POLL_S)
+        self._forget()
         return len(killed)
+
+    def _forget(self) -> None:
+        """What is in memory goes too: Ray takes its address file for a sign that it runs."""
+        for path in Path(f"/proc/{self._session().pid}/root{RUN}").iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
 
     def end(self) -> None:
         if self._anchor.exists():
             session = self._session()
             if sessions.is_alive(session):
                 self.kill()
-                sessions.stop(session)  # the cable goes with its namespace
+                sessions.stop(session)
+            # It would go with its namespace, but only in a while.
+            subprocess.run(["ip", "link", "del", self.cable], check=False, capture_output=True)
             self._anchor.unlink()
 
     def _session(self) -> Session:
@@ -161,29 +188,76 @@ class Hosts:
 
     def up(self, config: str) -> None:
         """Raises LaunchFailed; `down` removes what is there by then."""
+        if Path(f"/sys/class/net/{BRIDGE}").exists():
+            raise LaunchFailed("there are hosts already: `hosts.py down` ends them")
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (self.directory / "cluster.toml").write_text(config)
-        shutil.rmtree(self.directory / "home", ignore_errors=True)  # of earlier hosts
+        self._config.write_text(config)
+        for left in (self.directory / "home", *(host.state for host in self.all)):
+            shutil.rmtree(left, ignore_errors=True)  # of earlier hosts
         Path(RUN).mkdir(mode=0o700, exist_ok=True)
         _ip("link", "add", BRIDGE, "type", "bridge")
+        self._bridge.touch()
         _ip("addr", "add", f"{OUTSIDE}/24", "dev", BRIDGE)
         _ip("link", "set", BRIDGE, "up")
         for host in self.all:
             host.make()
         head = self.all[0]
-        _finish(head, head.launch("head"))
-        token = head.state / "ray.token"
-        for host in self.all[1:]:
-            (host.state / token.name).write_bytes(token.read_bytes())
-            (host.state / token.name).chmod(0o600)
+        head.finish("head")
         for host in self.all:  # One after the other: they share the machine's cores.
-            _finish(host, host.launch("worker", "--host", host.address))
-        _finish(head, head.launch("agents"))
+            self._give_token(head, host)
+            host.finish("worker", "--host", host.address)
+        head.finish("agents")
+
+    @property
+    def head(self) -> Host:
+        return next(host for host in self.all if f'"{host.address}"' in self._config.read_text())
+
+    def back(self, hosts: Sequence[Host]) -> None:
+        """What runs on hosts, again; agents come back by themselves, where Ray knows of them."""
+        for host in sorted(hosts, key=lambda host: host is not self.head):
+            if host is self.head:
+                host.finish("head")
+            host.finish("worker", "--host", host.address)
+
+    def rehead(self, head: Host) -> None:
+        """Another host becomes the head, and all hosts move to its Ray, one after the other.
+
+        Spark's workers stay as they are, since a stream may run on them.
+        """
+        old, config = self.head, self._config.read_text()
+        port = int(re.findall(r"ray_port = (\d+)", config)[0])
+        config = config.replace(f'"{old.address}"', f'"{head.address}"')
+        self._config.write_text(config.replace(f"ray_port = {port}", f"ray_port = {port + 1}"))
+        head.finish("head")
+        head.finish("agents")  # those of the lost host: the margin is k again
+        for host in [*(host for host in self.all if host is not head), head]:
+            self._give_token(head, host)
+            host.finish("worker", "--host", host.address, "--ray-only")
+            head.finish("agents")
+
+    @property
+    def _config(self) -> Path:
+        return self.directory / "cluster.toml"
+
+    @property
+    def _bridge(self) -> Path:
+        """There if the bridge is ours."""
+        return self.directory / "bridge"
+
+    def _give_token(self, head: Host, host: Host) -> None:
+        if host is not head:
+            token = host.state / "ray.token"
+            token.write_bytes((head.state / token.name).read_bytes())
+            token.chmod(0o600)
 
     def down(self) -> None:
         for host in self.all:
             host.end()
-        subprocess.run(["ip", "link", "del", BRIDGE], check=False, capture_output=True)
+        if self._bridge.exists():
+            subprocess.run(["ip", "link", "del", BRIDGE], check=False, capture_output=True)
+            self._bridge.unlink()
+            with suppress(OSError):
+                Path(RUN).rmdir()
 
     def pick(self, numbers: Sequence[int]) -> list[Host]:
         for number in numbers:
@@ -196,6 +270,9 @@ def permitted() -> str:
     """Why this machine cannot have hosts of its own, or "" if it can."""
     if os.geteuid():
         return "network namespaces need root"
+    for tool, package in (("ip", "iproute2"), ("unshare", "util-linux"), ("nsenter", "util-linux")):
+        if shutil.which(tool) is None:
+            return f"`{tool}` is missing: install {package}"
     done = subprocess.run(
         ["unshare", "--net", "--mount", "--uts", "true"],
         check=False,
@@ -210,7 +287,7 @@ def configuration(
 ) -> str:
     """A cluster.toml for so many hosts: an agent and a Spark worker on each."""
     return (
-        f'[head]\nhost = "{NETWORK}.1"\n'
+        f'[head]\nhost = "{NETWORK}.1"\nray_port = {RAY_PORT}\n'
         '[spark]\nworkers = 1\ncores = 1\nmemory = "1g"\n'
         f'[diskless]\nname = "{name}"\nagents = {hosts}\nmemory = "{memory}"\n'
         f"data_shards = {data_shards}\nparity_shards = {parity_shards}\n"
@@ -224,11 +301,12 @@ def _ip(*arguments: str) -> None:
 
 
 def _finish(host: Host, process: "subprocess.Popen[str]") -> None:
-    assert process.stdout is not None
     said = ""
-    for said in process.stdout:
-        print(f"{host.name}: {said}", end="", flush=True)
-    if process.wait():
+    with process:
+        assert process.stdout is not None
+        for said in process.stdout:
+            print(f"{host.name}: {said}", end="", flush=True)
+    if process.returncode:
         raise LaunchFailed(f"{host.name}: {said.strip() or 'launch.py failed'}")
 
 
@@ -316,6 +394,23 @@ def kill(numbers: tuple[int, ...]) -> None:
     """SIGKILL every process on hosts: agent, executors, raylet, all at once."""
     for host in _load().pick(numbers):
         print(f"{host.name}: {host.kill()} processes killed")
+
+
+@main.command()
+@click.argument("numbers", nargs=-1, required=True, type=int)
+def back(numbers: tuple[int, ...]) -> None:
+    """Start again what ran on hosts that were killed."""
+    hosts = _load()
+    hosts.back(hosts.pick(numbers))
+
+
+@main.command()
+@click.argument("number", type=int)
+def rehead(number: int) -> None:
+    """Make another host the head, and move all hosts to its Ray, one by one."""
+    hosts = _load()
+    (head,) = hosts.pick([number])
+    hosts.rehead(head)
 
 
 if __name__ == "__main__":

@@ -10,141 +10,47 @@ On several hosts, with the same --config on all of them:
     every host    launch.py worker --host ITS-ADDRESS    # a Ray node and Spark workers
     first host    launch.py agents                       # diskless, and spark-defaults.conf
 
+A host that died comes back by the same command, the first one by both of its own. If it never
+comes back, name another first host in the configuration and go through all three again, host
+by host: each step waits until no data is at risk. See docs/hosts.md.
+
 What was started on a host is remembered in its --state directory, by which `status` shows
 it and `down` ends it. Nothing else is ever ended.
 """
 
+import importlib.metadata
 import os
+import shutil
 import socket
 import subprocess
 import sys
-import tomllib
-from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 import pyspark
-from msgspec import Struct, field
+from launch_config import Config, load_config
+from launch_state import State
 
 import diskless.spark
-from diskless.client import descriptor
-from diskless.config import ClusterSettings, parse_bytes
-from diskless.errors import BadSettings, DisklessError, LaunchFailed
-from diskless.launch import private_ray, sessions
-from diskless.launch.record import Session
+from diskless.client import connect, descriptor
+from diskless.errors import DisklessError, LaunchFailed
+from diskless.launch import private_ray, rolling, sessions
+from diskless.launch.record import record_of
 from diskless.spark.jar import find_java
 
 READY_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 10.0
 REGISTERED = "Successfully registered with master"
 """What a Spark worker says when it has found its master."""
 RAY_RUNS = "Ray runtime started"
-
-
-# The configuration: see cluster.toml, which documents it.
-
-
-class Head(Struct, forbid_unknown_fields=True):
-    host: str = "127.0.0.1"
-    ray_port: int = 6380
-    spark_port: int = 7077
-    spark_ui_port: int = 8080
-
-
-class Ray(Struct, forbid_unknown_fields=True):
-    token: str = ""
-
-
-class Spark(Struct, forbid_unknown_fields=True):
-    workers: int = 2
-    cores: int = 1
-    memory: str = "1g"
-
-
-class Diskless(Struct, forbid_unknown_fields=True):
-    name: str = "default"
-    agents: int = 6
-    data_shards: int = 4
-    parity_shards: int = 2
-    memory: str = "256MiB"
-
-    def check(self) -> None:
-        ClusterSettings(
-            name=self.name,
-            agents=self.agents,
-            data_shards=self.data_shards,
-            parity_shards=self.parity_shards,
-            memory_bytes=parse_bytes(self.memory),
-        ).validate()
-
-
-class Config(Struct, forbid_unknown_fields=True):
-    head: Head = field(default_factory=Head)
-    ray: Ray = field(default_factory=Ray)
-    spark: Spark = field(default_factory=Spark)
-    diskless: Diskless = field(default_factory=Diskless)
-
-    @property
-    def ray_address(self) -> str:
-        return f"{self.head.host}:{self.head.ray_port}"
-
-    @property
-    def master(self) -> str:
-        return f"spark://{self.head.host}:{self.head.spark_port}"
-
-
-def load_config(path: Path) -> Config:
-    """Raises BadSettings, naming the file and what is wrong in it."""
-    try:
-        config = msgspec.convert(tomllib.loads(path.read_text()), Config)
-        config.diskless.check()
-    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError, DisklessError) as error:
-        raise BadSettings(f"{path}: {error}") from error
-    return config
-
-
-# What runs on this host.
-
-
-class State:
-    """The directory that remembers it: a file for each process, and their logs."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-    @property
-    def spark_defaults(self) -> Path:
-        return self.directory / "spark-defaults.conf"
-
-    def log(self, name: str) -> Path:
-        return self.directory / f"{name}.log"
-
-    def start(self, name: str, command: list[str], env: Mapping[str, str]) -> None:
-        """Raises LaunchFailed if it runs already."""
-        known = dict(self.sessions()).get(name)
-        if known is not None and sessions.is_alive(known):
-            raise LaunchFailed(f"{name} runs already (pid {known.pid}): `launch.py down` ends it")
-        session = sessions.start(command, env=env, log=self.log(name))
-        self._path(name).write_bytes(msgspec.json.encode(session))
-
-    def sessions(self) -> Iterator[tuple[str, Session]]:
-        """In the order in which they were started."""
-        for path in sorted(self.directory.glob("*.session"), key=lambda path: path.stat().st_mtime):
-            yield path.stem, msgspec.json.decode(path.read_bytes(), type=Session)
-
-    def check(self, name: str) -> None:
-        """Raises LaunchFailed, with its last words, if that process has ended."""
-        if not sessions.is_alive(dict(self.sessions())[name]):
-            raise LaunchFailed(f"{name} ended: {sessions.tail(self.log(name))}")
-
-    def stop(self, name: str, session: Session) -> None:
-        sessions.stop(session)
-        self._path(name).unlink()
-
-    def _path(self, name: str) -> Path:
-        return self.directory / f"{name}.session"
+MASTER_TRIES_MAX = 1_000_000
+"""How often a Spark worker looks for a master that is gone, about once a minute."""
+RAY_WITH_STORAGE = (2, 60)
+"""From here on Ray's control store can remember on disk, without a Redis."""
+RAY_OLD = "ray-old"
+"""This host's node of an earlier head, while its agents serve."""
 
 
 class Launcher:
@@ -153,45 +59,76 @@ class Launcher:
         self._state = state
 
     def head(self) -> None:
-        """Ray's head and Spark's master."""
+        """Ray's head and Spark's master. What an earlier head's node holds here goes on."""
         head = self.config.head
         if not self._token.exists():
             private_ray.write_token(self._token)
+        self._check_memory()
+        self._set_aside()
         ports = ("--port", str(head.ray_port), "--node-ip-address", head.host)
-        self._start("ray", [*_RAY, "--head", *ports, *_RAY_OPTIONS], self.ray_env())
+        env = self.ray_env() | self._ray_storage()
+        command = [*_RAY, "--head", *ports, *_RAY_OPTIONS]
+        self._start("ray", command, env, self.config.ray_address)
         master = [
             *("org.apache.spark.deploy.master.Master", "--host", head.host),
             *("--port", str(head.spark_port), "--webui-port", str(head.spark_ui_port)),
         ]
-        self._start("spark-master", [_SPARK_CLASS, *master], self._spark_env(head.host))
+        env = self._spark_env(head.host)
+        self._start("spark-master", [_SPARK_CLASS, *master], env, self.config.master)
         self._await_port("ray", head.ray_port)
         self._await_port("spark-master", head.spark_port)
 
-    def worker(self, host: str) -> None:
-        """This host's Ray node, unless it is the head's, and its Spark workers."""
+    def worker(self, host: str, *, spark: bool = True) -> None:
+        """This host's Ray node, unless it is the head's, and its Spark workers: what is missing.
+
+        The node of an earlier head is ended, with its agents, when all data survives that.
+        """
         if host != self.config.head.host:
             if not self._token.exists():
                 raise LaunchFailed(f"{self._token} is missing: copy the head's token there")
+            self._set_aside()
+        self._end_old()
+        if host != self.config.head.host and self._state.alive("ray") is None:
             join = ("--address", self.config.ray_address, "--node-ip-address", host)
-            self._start("ray", [*_RAY, *join, *_RAY_OPTIONS], self.ray_env())
+            command = [*_RAY, *join, *_RAY_OPTIONS]
+            self._start("ray", command, self.ray_env(), self.config.ray_address)
+        workers = self._spark_workers(host) if spark else []
+        if host != self.config.head.host:
             self._await("ray", "did not join", lambda: self._says("ray", RAY_RUNS))
+        for name in workers:
+            self._await(
+                name, "did not find its master", lambda name=name: self._says(name, REGISTERED)
+            )
+
+    def _spark_workers(self, host: str) -> list[str]:
+        """Starts those that do not run for this master; gives the names of all."""
         spark = self.config.spark
         names = [f"spark-worker-{number}" for number in range(spark.workers)]
         for name in names:
+            known = self._state.alive(name)
+            if known is not None and known.head == self.config.master:
+                continue
+            if known is not None:
+                self._state.stop(name, known)
+                print(f"ended {name} of {known.head}")
             command = [
                 *(_SPARK_CLASS, "org.apache.spark.deploy.worker.Worker", self.config.master),
                 *("--host", host, "--cores", str(spark.cores), "--memory", spark.memory),
                 *("--webui-port", "0", "--work-dir", str(self._state.directory / name)),
             ]
-            self._start(name, command, self._spark_env(host))
-        for name in names:
-            self._await(
-                name, "did not find its master", lambda name=name: self._says(name, REGISTERED)
-            )
+            self._start(name, command, self._spark_env(host), self.config.master)
+        return names
 
     def agents(self) -> None:
-        """The diskless agents, and the properties with which Spark finds them."""
+        """The diskless agents, and the properties with which Spark finds them.
+
+        In a cluster that serves, those that are down; if it had another head, on this one's Ray.
+        """
         chosen = self.config.diskless
+        if self._known() is not None:
+            self._diskless(
+                *("adopt", "--cluster", chosen.name, "--ray-address", self.config.ray_address)
+            )
         self._diskless(
             *("up", "--name", chosen.name, "--ray-address", self.config.ray_address),
             *("--agents", str(chosen.agents), "--memory", chosen.memory),
@@ -214,6 +151,8 @@ class Launcher:
         for name, session in reversed(list(self._state.sessions())):
             self._state.stop(name, session)
             print(f"ended {name}")
+        for memory in (self._gcs, self._spark_recovery):
+            shutil.rmtree(memory, ignore_errors=True)
 
     def status(self) -> bool:
         """Shows what was started here; whether all of it runs."""
@@ -240,14 +179,77 @@ class Launcher:
         env = dict(os.environ) | {
             "SPARK_LOCAL_IP": host,
             "PYSPARK_PYTHON": sys.executable,
-            # If its port is taken it shall fail: the next one is not where workers look.
-            "SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0",
+            # If its port is taken it shall fail: the next one is not where workers look. What
+            # it knows of applications outlives it, or a new one would end their executors.
+            "SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0 "
+            "-Dspark.deploy.recoveryMode=FILESYSTEM "
+            f"-Dspark.deploy.recoveryDirectory={self._spark_recovery}",
+            # Or they would give up after some minutes, and their executors with them.
+            "SPARK_WORKER_OPTS": f"-Dspark.worker.maxRegistrationRetries={MASTER_TRIES_MAX}",
         }
         return private_ray.with_package(env)
 
-    def _start(self, name: str, command: list[str], env: dict[str, str]) -> None:
-        self._state.start(name, command, env)
-        print(f"started {name}")
+    # Changing heads.
+
+    def _known(self) -> descriptor.Descriptor | None:
+        """What this host knows of the diskless cluster."""
+        name = self.config.diskless.name
+        return descriptor.load(name) if descriptor.descriptor_path(name).exists() else None
+
+    def _check_memory(self) -> None:
+        """A control store that has forgotten its nodes tells them to die, all at once."""
+        known = self._known()
+        if known is None or record_of(known).requested != self.config.ray_address:
+            for memory in (self._gcs, self._spark_recovery):  # of clusters that are no more
+                shutil.rmtree(memory, ignore_errors=True)
+        elif not self._gcs.exists() and _answers(known.name):
+            raise LaunchFailed(
+                f"agents of cluster {known.name!r} live on the Ray that was at "
+                f"{self.config.ray_address} and would die with a new one there: give the head "
+                "another ray_port, on all hosts (see docs/hosts.md)"
+            )
+
+    def _set_aside(self) -> None:
+        known = self._state.alive("ray")
+        if known is not None and known.head != self.config.ray_address:
+            self._state.rename("ray", RAY_OLD)
+
+    def _end_old(self) -> None:
+        """Ends the node of an earlier head. Raises LaunchFailed if that would risk data."""
+        old = self._state.alive(RAY_OLD)
+        if old is None:
+            return
+        known = self._known()
+        if known is None:
+            raise LaunchFailed(
+                f"{descriptor.descriptor_path(self.config.diskless.name)} is missing: copy it "
+                "from the host where agents were started, to see when this Ray node may end"
+            )
+        with connect(known.name) as client:
+            rolling.wait_protected(client, "before this host's agents can be ended")
+        self._state.stop(RAY_OLD, old)
+        print(f"ended the Ray node of the head {old.head}, with its agents")
+
+    @property
+    def _gcs(self) -> Path:
+        return self._state.directory / "gcs"
+
+    @property
+    def _spark_recovery(self) -> Path:
+        return self._state.directory / "spark-recovery"
+
+    def _ray_storage(self) -> dict[str, str]:
+        """Lets Ray's control store remember its nodes and actors through a restart."""
+        version = importlib.metadata.version("ray").split(".")
+        if (int(version[0]), int(version[1])) < RAY_WITH_STORAGE:
+            return {}
+        return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self._gcs)}
+
+    # Processes.
+
+    def _start(self, name: str, command: list[str], env: dict[str, str], head: str) -> None:
+        self._state.start(name, command, env, head)
+        print(f"started {name}", flush=True)
 
     def _diskless(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "diskless.cli", *arguments]
@@ -287,6 +289,13 @@ def _listens(address: tuple[str, int]) -> bool:
     return True
 
 
+def _answers(name: str) -> bool:
+    with suppress(DisklessError), connect(name, timeout_s=ANSWER_TIMEOUT_S) as client:
+        client.status()
+        return True
+    return False
+
+
 # The command line.
 
 
@@ -324,10 +333,15 @@ def head(launcher: Launcher) -> None:
 
 @main.command()
 @click.option("--host", help="This host's address, as the others reach it; default: the head's.")
+@click.option("--ray-only", is_flag=True, help="Leave the Spark workers as they are.")
 @click.pass_obj
-def worker(launcher: Launcher, host: str | None) -> None:
-    """A Ray node and Spark workers, on every host."""
-    launcher.worker(host or launcher.config.head.host)
+def worker(launcher: Launcher, host: str | None, ray_only: bool) -> None:
+    """A Ray node and Spark workers, on every host.
+
+    If they belong to an earlier head, they are ended first; a Ray node only when everything
+    survives k losses without this host's agents.
+    """
+    launcher.worker(host or launcher.config.head.host, spark=not ray_only)
 
 
 @main.command()

@@ -40,6 +40,7 @@ VERBS = {
     "drain": "Move everything off an agent before maintenance.",
     "restart": "Restart agents, one after the other, without a risk to data.",
     "plan": "Show what m and k cost, and how likely they are to lose something.",
+    "adopt": "Bring a cluster whose Ray head is lost under another Ray.",
     "chaos": "Break agents on purpose, take it back, and judge a run.",
 }
 DEBUG_VARIABLE = "DISKLESS_DEBUG"

@@ -28,6 +28,11 @@ OBJECT_STORE_BYTES = 80 * MIB
 """The least that Ray accepts: shards live in the agents' heaps, not there."""
 CPUS_MIN = 2
 
+GCS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
+GCS_PATIENCE_S = 365 * 24 * 3600
+"""Raylets and agents exit when Ray's control store was gone for so long: 60 s unless told
+otherwise. All would go at once, and with them every byte; so they wait for a year."""
+
 LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 _LOOPBACK = "127.0.0.1"
@@ -45,6 +50,7 @@ def environment(token: str, base: Mapping[str, str]) -> dict[str, str]:
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_enable_metrics_collection": "0",
+        GCS_PATIENCE: str(GCS_PATIENCE_S),
         # With 0 Ray keeps every listener on the address of its node, which is loopback.
         LOOPBACK_ONLY: "0",
     }

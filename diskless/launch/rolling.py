@@ -83,6 +83,11 @@ def _restart(name: str, client: Client, slot: int) -> Restarted:
     )
 
 
+def wait_protected(client: Client, why: str) -> None:
+    """Returns when everything survives k losses. Raises LaunchFailed if that never comes."""
+    _wait(client, _is_protected, why)
+
+
 def _is_protected(status: dict[str, Any]) -> bool:
     return bool(status["margin"] >= status["parity_shards"])
 

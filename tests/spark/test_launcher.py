@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from diskless.client import connect
+from diskless.client import connect, descriptor
+from diskless.launch.record import RayRecord
+from tests.support import start_cluster
 
 ROOT = Path(__file__).parents[2]
 WORDCOUNT = ROOT / "diskless" / "workloads" / "wordcount.py"
@@ -108,3 +111,22 @@ def test_a_wrong_configuration_is_refused_in_one_line_that_names_it(tmp_path: Pa
         assert len(refused.stderr.splitlines()) == 1
         assert named in refused.stderr
     assert not list(tmp_path.glob("state/*.session"))
+
+
+def test_a_head_without_memory_is_refused_where_agents_wait_for_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control store that does not know its nodes would end them, and all agents with them."""
+    launch = Launch(tmp_path)
+    monkeypatch.setenv("DISKLESS_HOME", str(launch.home))
+    with start_cluster() as cluster:
+        known = descriptor.load(cluster.settings.name)
+        (port,) = _free_ports(1)
+        launch.config.write_text(f'[head]\nray_port = {port}\n[diskless]\nname = "{known.name}"\n')
+        here = RayRecord(requested=f"127.0.0.1:{port}")
+        descriptor.save(replace(known, ray=here.to_dict()))
+        refused = launch("head")
+        assert refused.returncode != 0
+        assert "another ray_port" in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
+        assert not list(launch.state.glob("*.session"))

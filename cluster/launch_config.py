@@ -1,0 +1,69 @@
+"""What launch.py is told: cluster.toml, which documents every setting, as structs."""
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from diskless.config import ClusterSettings, parse_bytes
+from diskless.errors import BadSettings, DisklessError
+
+
+class Head(Struct, forbid_unknown_fields=True):
+    host: str = "127.0.0.1"
+    ray_port: int = 6380
+    spark_port: int = 7077
+    spark_ui_port: int = 8080
+
+
+class Ray(Struct, forbid_unknown_fields=True):
+    token: str = ""
+
+
+class Spark(Struct, forbid_unknown_fields=True):
+    workers: int = 2
+    cores: int = 1
+    memory: str = "1g"
+
+
+class Diskless(Struct, forbid_unknown_fields=True):
+    name: str = "default"
+    agents: int = 6
+    data_shards: int = 4
+    parity_shards: int = 2
+    memory: str = "256MiB"
+
+    def check(self) -> None:
+        ClusterSettings(
+            name=self.name,
+            agents=self.agents,
+            data_shards=self.data_shards,
+            parity_shards=self.parity_shards,
+            memory_bytes=parse_bytes(self.memory),
+        ).validate()
+
+
+class Config(Struct, forbid_unknown_fields=True):
+    head: Head = field(default_factory=Head)
+    ray: Ray = field(default_factory=Ray)
+    spark: Spark = field(default_factory=Spark)
+    diskless: Diskless = field(default_factory=Diskless)
+
+    @property
+    def ray_address(self) -> str:
+        return f"{self.head.host}:{self.head.ray_port}"
+
+    @property
+    def master(self) -> str:
+        return f"spark://{self.head.host}:{self.head.spark_port}"
+
+
+def load_config(path: Path) -> Config:
+    """Raises BadSettings, naming the file and what is wrong in it."""
+    try:
+        config = msgspec.convert(tomllib.loads(path.read_text()), Config)
+        config.diskless.check()
+    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError, DisklessError) as error:
+        raise BadSettings(f"{path}: {error}") from error
+    return config

@@ -1,0 +1,85 @@
+"""Taking a cluster that outlived its Ray over to another one, without losing a byte.
+
+When Ray's head is lost for good the agents go on, but nobody restarts them. They cannot be
+handed to another Ray as they are; a slot can, by a new life that recovers from the others.
+So hosts change over one at a time: each call here starts the slots that are down, on nodes
+of the new Ray, tells them where the other agents are, and waits until the margin is k again.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from diskless.client import connect, descriptor
+from diskless.client.descriptor import Descriptor
+from diskless.errors import BadRequest
+from diskless.gateway.messages import Peer
+from diskless.launch import ray_link, rolling
+from diskless.launch.record import RayRecord, record_of
+from diskless.model import parse_slot
+
+Progress = Callable[[str, int, int], None]
+
+
+def adopt(name: str, ray_address: str, *, progress: Progress) -> tuple[list[int], list[int]]:
+    """Starts what is down on the Ray at that address, which from now on is the cluster's.
+
+    Gives the slots that were started, and those that still run under an earlier Ray. Raises
+    BadRequest for a cluster with a Ray of its own, Unavailable, LaunchFailed.
+    """
+    ray_link.check_address(ray_address)
+    known = descriptor.load(name)
+    if not known.ray or record_of(known).own:
+        raise BadRequest(
+            f"cluster {name!r} has a Ray of its own on one host, which no other can replace"
+        )
+    with connect(name) as client:
+        status = client.status()
+        record = RayRecord(requested=ray_address, one_host=record_of(known).one_host)
+        ray = ray_link.attach(record, f"diskless-{name}")
+        try:
+            record = replace(record, address=ray_link.address_of(ray))
+            known = replace(known, ray=record.to_dict())
+            descriptor.save(known)
+            started = _start(known, status, progress)
+            strangers = _strangers(known, status)
+        finally:
+            ray_link.detach()
+        rolling.wait_protected(client, "until everything was protected again")
+        return started, strangers
+
+
+def _start(known: Descriptor, status: dict[str, Any], progress: Progress) -> list[int]:
+    from diskless.launch import agents
+
+    identity = agents.identity_of(known)
+    one_host = record_of(known).one_host
+    rows = {parse_slot(row["slot"]): row for row in status["agents"]}
+    down = [slot for slot, row in rows.items() if row["state"] == "down"]
+    missing = [slot for slot in down if agents.find(known.name, slot) is None]
+    agents.create(
+        identity,
+        agents.seats_for(identity, missing, one_host=one_host),
+        one_host=one_host,
+        founding=False,
+        seeds={slot: row["address"] for slot, row in rows.items() if slot not in down},
+    )
+    states = agents.wait_serving(
+        identity, down, ready=lambda state: state.joined, progress=progress
+    )
+    fresh = {
+        slot: Peer(slot=slot, gateway=at.gateway, socket=at.socket, host=at.host, up=True)
+        for slot, at in states.items()
+    }
+    gateways = [fresh.get(peer.slot, peer) for peer in known.gateways]
+    descriptor.save(replace(known, gateways=gateways))
+    return down
+
+
+def _strangers(known: Descriptor, status: dict[str, Any]) -> list[int]:
+    """The slots that this Ray does not run."""
+    from diskless.launch import agents
+
+    slots = [parse_slot(row["slot"]) for row in status["agents"]]
+    return [slot for slot in slots if agents.find(known.name, slot) is None]
