@@ -117,59 +117,65 @@ def apply(state: State, operation: Operation) -> tuple[State, Result]:
 def _search(operations: Sequence[Operation]) -> bool | None:
     """Whether some order explains all answers; None if that is too much to find out.
 
-    A situation is what was taken (all of `order` before `low`, and `ahead` of it) and the
-    state. An unknown operation need not be taken: it is passed when all that began after
-    it is, so `low` may step over it without its effect.
+    A situation is which answered operations were taken (all of `order` before `low`, and
+    `ahead` of it), which unanswered ones, and the state. An unanswered one need not be taken,
+    and is not where it would change nothing.
     """
-    order = sorted(operations, key=lambda operation: operation.began_s)
-    seen: set[tuple[int, frozenset[int], State]] = set()
-    stack: list[tuple[int, frozenset[int], State]] = [(0, frozenset(), ())]
+    order = sorted((op for op in operations if op.is_known), key=lambda op: op.began_s)
+    unclear = sorted((op for op in operations if not op.is_known), key=lambda op: op.began_s)
+    none: frozenset[int] = frozenset()
+    seen: set[tuple[int, frozenset[int], frozenset[int], State]] = set()
+    stack: list[tuple[int, frozenset[int], frozenset[int], State]] = [(0, none, none, ())]
     while stack:
-        low, ahead, state = stack.pop()
-        while low < len(order) and low in ahead:
+        low, ahead, taken, state = stack.pop()
+        while low in ahead:
             ahead -= {low}
             low += 1
-        if low == len(order) or not any(
-            order[n].is_known for n in range(low, len(order)) if n not in ahead
-        ):
+        if low == len(order):
             return True
-        if (low, ahead, state) in seen:
+        if (low, ahead, taken, state) in seen:
             continue
-        seen.add((low, ahead, state))
+        seen.add((low, ahead, taken, state))
         if len(seen) > SITUATIONS_MAX:
             return None
+        nexts, first_end_s = _possible_next(order, low, ahead)
+        for number, operation in enumerate(unclear):
+            if operation.began_s <= first_end_s and number not in taken:
+                after, _ = apply(state, operation)
+                if after != state:
+                    stack.append((low, ahead, taken | {number}, after))
         # Taken last, tried first: the one that ended first is the likeliest to be next.
-        nexts = _possible_next(order, low, ahead)
         for number in sorted(nexts, key=lambda n: -order[n].ended_s):
             after, answer = apply(state, order[number])
-            if not order[number].is_known or answer == order[number].result:
-                stack.append((low, ahead | {number}, after))
+            if answer == order[number].result:
+                stack.append((low, ahead | {number}, taken, after))
     return False
 
 
-def _possible_next(order: Sequence[Operation], low: int, ahead: frozenset[int]) -> list[int]:
-    """Those that began before every other one that is left had ended."""
+def _possible_next(
+    order: Sequence[Operation], low: int, ahead: frozenset[int]
+) -> tuple[list[int], float]:
+    """Those that began before every other one that is left had ended, and that moment."""
     found: list[int] = []
     first_end_s = inf
     for number in range(low, len(order)):
         if order[number].began_s > first_end_s:
             break
-        if number in ahead:
-            continue
-        found.append(number)
-        if order[number].is_known:
+        if number not in ahead:
+            found.append(number)
             first_end_s = min(first_end_s, order[number].ended_s)
-    return [number for number in found if order[number].began_s <= first_end_s]
+    return [number for number in found if order[number].began_s <= first_end_s], first_end_s
 
 
 CONTEXT = 12
 
 
 def _explain(family: int, operations: Sequence[Operation], *, undecided: bool) -> Violation:
-    """Finds the first answer without which the history up to then had an explanation."""
+    """Finds the first answer without which the history up to then had an explanation; of an
+    undecided history the last: to search on would take as long again, time after time."""
     answers = sorted((op for op in operations if op.is_known), key=lambda op: op.ended_s)
     low, high = 0, len(answers) - 1  # The history up to answers[high] is unexplained.
-    while low < high:
+    while low < high and not undecided:
         middle = (low + high) // 2
         if _search(_until(operations, answers[middle].ended_s)) is True:
             low = middle + 1

@@ -25,6 +25,8 @@ from diskless.errors import BadRequest, DisklessError, NotHealed, OverBudget
 from diskless.model import slot_name
 
 POLL_S = 0.1
+STEADY_TIMEOUTS = 2.0
+"""For how long, in failure timeouts, a cluster must be whole to count as healed."""
 HOPELESS_S = 5.0
 """How long lost stripes may be seen, with all agents up, before waiting for them ends."""
 
@@ -90,7 +92,10 @@ def run(
                 breaker.break_things(steps, options)
             finally:
                 taken_back = breaker.heal()
-            healed_s = _await_margin(client, timeline, settings.parity_shards, options, say)
+            steady_s = STEADY_TIMEOUTS * settings.tuning.failure_timeout_s
+            healed_s = await_margin(
+                client, timeline, settings.parity_shards, options, say, steady_s=steady_s
+            )
             if not taken_back and not breaker.heal():
                 healed_s = None  # what is planted still is held against it
             workload.stop()
@@ -244,27 +249,42 @@ def describe(step: Step, flipped: dict[int, int]) -> str:
             return f"take {step.share:.0%} of the memory of {whom}{for_s}"
 
 
-def _await_margin(
-    client: Client, timeline: Timeline, k: int, options: Options, say: Callable[[str], None]
+def await_margin(
+    client: Client,
+    timeline: Timeline,
+    k: int,
+    options: Options,
+    say: Callable[[str], None],
+    *,
+    steady_s: float,
 ) -> float | None:
-    """How long it took until everything was protected again; None if it was not in time."""
+    """How long it took until everything was protected again; None if it was not in time.
+
+    It must have stayed so for `steady_s`: an agent that was frozen or cut off a moment ago
+    may be found missing only now.
+    """
     began_s = timeline.now_s
+    whole_since_s: float | None = None
     hopeless_since_s: float | None = None
     say(f"{began_s:6.1f} s  waiting for margin {k}")
-    while timeline.now_s - began_s < options.heal_timeout_s:
+    while (now_s := timeline.now_s) - (whole_since_s or now_s) <= steady_s:
         status = _ask(client)
-        if status is not None and is_whole(status, k):
-            timeline.note("healed", f"margin {k} again")
-            return round(timeline.now_s - began_s, 2)
+        if status is None or not is_whole(status, k):
+            whole_since_s = None
+        elif whole_since_s is None:
+            whole_since_s = now_s
         if status is None or not _is_hopeless(status):
             hopeless_since_s = None
         elif hopeless_since_s is None:
-            hopeless_since_s = timeline.now_s
-        elif timeline.now_s - hopeless_since_s > HOPELESS_S:
-            break
+            hopeless_since_s = now_s
+        late = now_s - began_s > options.heal_timeout_s
+        if whole_since_s is None and (late or now_s - (hopeless_since_s or now_s) > HOPELESS_S):
+            timeline.note("not healed", f"margin {k} was not reached")
+            return None
         time.sleep(POLL_S)
-    timeline.note("not healed", f"margin {k} was not reached")
-    return None
+    assert whole_since_s is not None
+    timeline.note("healed", f"margin {k} again")
+    return round(whole_since_s - began_s, 2)
 
 
 def _ask(client: Client) -> dict[str, Any] | None:

@@ -11,11 +11,13 @@ import pytest
 from diskless.chaos import report
 from diskless.chaos.faults import Chaos
 from diskless.chaos.kv import KeyValue, read_value, sizes_up_to, value_bytes
-from diskless.chaos.run import Options, Outcome, run
+from diskless.chaos.run import Options, Outcome, await_margin, run
+from diskless.chaos.timeline import Timeline
+from diskless.chaos.workload import News
 from diskless.cli import exits
 from diskless.client import descriptor
 from diskless.config import KIB, MIB
-from diskless.errors import BadRequest
+from diskless.errors import BadRequest, Unavailable
 from diskless.launch.local import LocalCluster
 from tests.chaos.fake_store import (
     Dying,
@@ -111,6 +113,49 @@ def run_kv(connect: Connect) -> Run:
             hands.wait()
 
     return begin
+
+
+class Mood:
+    """A client whose cluster is whole, or not, as a script says; the last word stays."""
+
+    def __init__(self, *whole: bool | None) -> None:
+        self._words = list(whole)
+        self.asked = 0
+
+    def status(self) -> dict[str, Any]:
+        self.asked += 1
+        whole = self._words.pop(0) if len(self._words) > 1 else self._words[0]
+        if whole is None:
+            raise Unavailable("nobody leads")
+        return {
+            "margin": K if whole else 1,
+            "agents": [{"state": "up" if whole else "down"}],
+            "voters": [],
+            "stripes": {"lost": 0},
+        }
+
+
+@pytest.mark.parametrize(
+    ("whole", "healed", "asked"),
+    [
+        ((True,), True, 3),
+        ((True, False, True), True, 5),  # one that was frozen is found missing only now
+        ((True, None, False, True), True, 6),
+        ((False,), False, 3),
+        ((True, False), False, 3),
+        ((None,), False, 3),
+    ],
+)
+def test_a_cluster_is_healed_once_it_stays_so(
+    whole: tuple[bool | None, ...], healed: bool, asked: int
+):
+    client: Any = Mood(*whole)
+    timeline = Timeline(client, lambda: News(0, []))
+    wish = options(heal_timeout_s=0.45)
+    took_s = await_margin(client, timeline, K, wish, print, steady_s=0.25)
+    assert (took_s is not None) == healed
+    assert client.asked >= asked
+    assert timeline.events[-1].kind == ("healed" if healed else "not healed")
 
 
 def test_within_k_a_run_passes_heals_and_leaves_nothing(

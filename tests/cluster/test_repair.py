@@ -491,6 +491,11 @@ def test_what_an_agent_need_not_have_is_not_missed(start: StartCluster, connect:
 # Who does not help
 
 
+def _trusted(node: Node) -> set[int]:
+    """The slots that this agent believes to be there."""
+    return {agent.slot for agent in node.roster.alive()}
+
+
 def test_a_worker_that_freezes_is_waited_for_no_longer_than_it_counts_as_up(
     start: StartCluster, connect: Connect
 ) -> None:
@@ -501,8 +506,11 @@ def test_a_worker_that_freezes_is_waited_for_no_longer_than_it_counts_as_up(
     load(client)
     lose(cluster, 5)
     worker = next(slot for slot in (3, 4) if slot != leader(cluster).slot)
+    node = leader(cluster)
     with Relay(cluster, worker) as relay:
         eventually(lambda: _is_up(cluster, worker))
+        client.read("/3145728")
+        eventually(lambda: on_loop(cluster, lambda: worker in _trusted(node)))
         relay.hold()
         cluster.run(leader(cluster).repairer.repair())
         assert not _is_up(cluster, worker)

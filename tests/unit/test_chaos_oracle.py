@@ -194,3 +194,30 @@ def test_families_are_judged_apart():
 
 def test_a_long_history_takes_little_time():
     assert check(history(Store(), Random(1), length=1500, clients=4, lost=0.002)) == []
+
+
+@pytest.mark.parametrize("unclear", [3, 6])
+def test_a_loss_after_many_unclear_answers_is_still_found(unclear: int):
+    """They may take effect at any later moment, so that all of them are always in question."""
+    early = [
+        op(kind, n / 100, n / 100, "unknown", key=key, value=9000 + n)
+        for n, (kind, key) in enumerate(zip(["put", "delete", "put"] * 2, "abcabc", strict=True))
+    ][:unclear]
+    sound = history(Store(), Random(unclear), length=300, clients=1, lost=0.0)
+    later = [
+        op(
+            o.kind,
+            o.began_s + 1,
+            o.ended_s + 1,
+            o.result,
+            key=o.key,
+            value=o.value,
+            target=o.target,
+        )
+        for o in sound
+    ]
+    end_s = max(o.ended_s for o in later)
+    lost = op("read", end_s + 1, end_s + 2, 77_777)
+    assert check([*early, *later]) == []
+    (violation,) = check([*early, *later, lost])
+    assert (violation.operation, violation.undecided) == (lost, False)
