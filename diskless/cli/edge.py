@@ -40,6 +40,7 @@ VERBS = {
     "drain": "Move everything off an agent before maintenance.",
     "restart": "Restart agents, one after the other, without a risk to data.",
     "chaos": "Break agents on purpose, take it back, and judge a run.",
+    "bench": "Measure diskless beside local files and Redis, and report it.",
 }
 DEBUG_VARIABLE = "DISKLESS_DEBUG"
 
