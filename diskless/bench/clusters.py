@@ -7,6 +7,8 @@ nobody else knows.
 
 import multiprocessing
 import os
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +26,7 @@ QUICK_FREEING = {"free_delay_s": 1.0, "janitor_interval_s": 0.25}
 """So that what one repetition deleted does not crowd the next."""
 RECOVERY_TIMEOUT_S = 60.0
 POLL_S = 0.02
+SPAWN = multiprocessing.get_context("spawn")
 
 Status = dict[str, Any]
 
@@ -110,8 +113,7 @@ def home() -> Iterator[None]:
 @contextmanager
 def cluster(settings: ClusterSettings) -> Iterator[Cluster]:
     """A cluster on a Ray of its own; ended with all that it holds."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as keeper:
+    with ProcessPoolExecutor(1, mp_context=SPAWN, initializer=_heed_nothing) as keeper:
         keeper.submit(ray_cluster.up, settings).result()
         try:
             with connect(f"diskless://{settings.name}/") as client:
@@ -122,6 +124,16 @@ def cluster(settings: ClusterSettings) -> Iterator[Cluster]:
 
 def in_process(work: Callable[..., Any], *arguments: Any) -> Any:
     """Runs a function in a process of its own, and gives what it gave."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
+    with ProcessPoolExecutor(1, mp_context=SPAWN, initializer=_end_in_order) as pool:
         return pool.submit(work, *arguments).result()
+
+
+def _heed_nothing() -> None:
+    """A keeper outlives what a terminal or `timeout` sends to all of us: it ends the cluster."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _end_in_order() -> None:
+    """SIGTERM as an exception, so that clusters and servers are ended."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

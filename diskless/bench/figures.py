@@ -5,6 +5,7 @@ for each repetition. Ratios are taken within a repetition, because the machine o
 is not the machine of the next; systems take turns within it.
 """
 
+import json
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -78,12 +79,19 @@ class Result(Struct, frozen=True, kw_only=True):
         return (entry for entry in self.series if entry.part == part)
 
 
+_BREAK = ",\n  "
+
+
 class UnknownFormat(ValueError):
     """The file is no result of this version's benchmark."""
 
 
 def encode(result: Result) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n"
+    """With a line for each series, so that two runs can be compared by a diff."""
+    fields = msgspec.to_builtins(result)
+    lines = [json.dumps(entry, ensure_ascii=False) for entry in fields.pop("series")]
+    head = json.dumps(fields, indent=1, ensure_ascii=False).removesuffix("\n}")
+    return f'{head},\n "series": [\n  {_BREAK.join(lines)}\n ]\n}}\n'.encode()
 
 
 def decode(data: bytes) -> Result:

@@ -101,4 +101,8 @@ def _number(text: str) -> float:
 
 
 def to_dict(sizes: Sizes) -> dict[str, Any]:
-    return asdict(sizes)
+    """As JSON has it."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(sizes).items()
+    }
