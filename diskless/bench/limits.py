@@ -13,7 +13,7 @@ CODEC_ROUNDS = 60
 
 def run(sizes: Sizes, say: Say) -> Recorder:
     record = Recorder("limits")
-    source, target = bytes(COPY_MIB * MIB), bytearray(COPY_MIB * MIB)
+    source, target = bytes(COPY_MIB * MIB), memoryview(bytearray(COPY_MIB * MIB))
 
     def copy() -> None:
         for _ in range(COPIES):

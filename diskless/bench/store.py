@@ -36,6 +36,7 @@ STAY_DEGRADED_S = 86_400.0
 """Nothing is rebuilt while reads with agents down are measured."""
 IDLE_S = 2.0
 READ_FILES = 200
+BARRIER_TIMEOUT_S = 60.0
 
 
 @dataclass
@@ -63,7 +64,11 @@ def _run_beside(shape: str, sizes: Sizes, record: Recorder, say: Say) -> None:
     """One cluster and all other systems: clusters beside each other would cost each other CPU."""
     with ExitStack() as stack:
         plain = stack.enter_context(plain_stream())
-        contenders = _line_up(stack, shape, record, say)
+        say("starting it")
+        contenders = [
+            _diskless(stack, shape),
+            *stack.enter_context(line_up_rivals(record, say)),
+        ]
         pool = stack.enter_context(Putters())
         record.add(works.IDLE, works.ALL, psutil.cpu_percent(IDLE_S), "%")
         for contender in contenders:
@@ -89,31 +94,37 @@ def _run_beside(shape: str, sizes: Sizes, record: Recorder, say: Say) -> None:
 # Who takes part.
 
 
-def _line_up(stack: ExitStack, shape: str, record: Recorder, say: Say) -> list[Contender]:
-    say("starting it")
-    found = [_diskless(stack, shape)]
-    for name, parent, fsync in (
-        (works.DISK, DISK_PATH, False),
-        (works.DISK_FSYNC, DISK_PATH, True),
-        (works.TMPFS, TMPFS_PATH, False),
-    ):
-        address = FilesAt(stack.enter_context(_directory(parent)), fsync)
-        found.append(Contender(name, address, address.open()))
-    try:
-        servers = stack.enter_context(redis_servers.servers())
-    except redis_servers.RedisMissing as missing:
-        record.note(str(missing))
-        say(str(missing))
-        return found
-    at = RedisAt(servers.ports[0])
+@contextmanager
+def line_up_rivals(record: Recorder, say: Say) -> Iterator[list[Contender]]:
+    """Local files, and Redis if it is installed; else a note says what to install."""
+    with ExitStack() as stack:
+        found = []
+        for name, parent, fsync in (
+            (works.DISK, DISK_PATH, False),
+            (works.DISK_FSYNC, DISK_PATH, True),
+            (works.TMPFS, TMPFS_PATH, False),
+        ):
+            address = FilesAt(stack.enter_context(_directory(parent)), fsync)
+            found.append(Contender(name, address, address.open()))
+        try:
+            servers = stack.enter_context(redis_servers.servers())
+        except redis_servers.RedisMissing as missing:
+            record.note(str(missing))
+            say(str(missing))
+        else:
+            found.append(_redis(servers))
+        yield found
 
+
+def _redis(servers: redis_servers.Servers) -> Contender:
     def lose(contender: Contender) -> int:
         contender.store.close()
         contender.address = RedisAt(servers.lose_all_but_one_replica(), replicas=0)
         contender.store = contender.address.open()
         return redis_servers.REPLICAS
 
-    return [*found, Contender(works.REDIS, at, at.open(), lambda: servers.pids, lose)]
+    at = RedisAt(servers.ports[0])
+    return Contender(works.REDIS, at, at.open(), lambda: servers.pids, lose)
 
 
 def _diskless(stack: ExitStack, shape: str) -> Contender:
@@ -299,7 +310,7 @@ def _put_share(
     data = os.urandom(size)
     with ThreadPoolExecutor(PUTTERS // PROCESSES) as pool:
         list(pool.map(lambda n: store.write(f"{folder}/warm/{n}", data), range(PUTTERS)))
-        barrier.wait()
+        barrier.wait(BARRIER_TIMEOUT_S)
         begun = time.monotonic()
         list(pool.map(lambda n: store.write(f"{folder}/{n}", data), range(count)))
         return begun, time.monotonic()

@@ -143,6 +143,7 @@ class RedisStore:
     def __init__(self, client: Any, *, replicas: int) -> None:
         self._client = client
         self._replicas = replicas
+        self.wait_ms = WAIT_MS
 
     def write(self, key: str, data: bytes) -> None:
         if len(data) < UNCOPIED_BYTES:
@@ -173,7 +174,7 @@ class RedisStore:
     def _send_large(self, key: bytes, data: bytes) -> None:
         """As `write_many`, but for the client's copies of the value, which halve its speed."""
         head = b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(key), key, len(data))
-        numbers = [b"%d" % number for number in (self._replicas, WAIT_MS)]
+        numbers = [b"%d" % number for number in (self._replicas, self.wait_ms)]
         wait = b"\r\n*3\r\n$4\r\nWAIT\r\n" + b"".join(
             b"$%d\r\n%b\r\n" % (len(n), n) for n in numbers
         )
@@ -187,7 +188,7 @@ class RedisStore:
             pool.release(connection)
 
     def _finish(self, pipe: Any) -> None:
-        pipe.wait(self._replicas, WAIT_MS)
+        pipe.wait(self._replicas, self.wait_ms)
         self._check(pipe.execute()[-1])
 
     def _check(self, reached: int) -> None:

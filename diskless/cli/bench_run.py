@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from diskless.cli import exits
-from diskless.cli.bench_report import RESULT_NAME, show
+from diskless.cli.bench_report import DIRECTORY, RESULT_NAME, show
 from diskless.cli.verb import Context, verb
 from diskless.errors import BadRequest
 
@@ -31,9 +31,10 @@ PARTS = ("limits", "store", "single", "commits", "spark", "recovery", "repair", 
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path(),
+    default=Path(DIRECTORY),
+    show_default=True,
     metavar="DIR",
-    help=f"Where {RESULT_NAME} and the pictures go.  [default: here]",
+    help=f"Where {RESULT_NAME}, the report and the pictures go.",
 )
 def run(
     context: Context, full: bool, only: tuple[str, ...], settings: tuple[str, ...], out: Path
@@ -48,7 +49,7 @@ def run(
     from diskless.bench.run import run as run_bench
 
     measured = sizes.changed(sizes.FULL if full else sizes.SHORT, settings)
-    out.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)  # now, not after a quarter of an hour
     result = run_bench(
         measured,
         only=chosen,
