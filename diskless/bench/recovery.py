@@ -143,10 +143,10 @@ def restart_plan(directory: Path, provider: str, megabytes: float) -> Plan:
 
 
 def build(plan: Plan) -> None:
-    """All keys once, in batches that a small heap can take, and two batches more."""
+    """All keys once, in batches that a small heap can take."""
     keys = plan.keys
     rows = min(keys, BUILD_MB_PER_BATCH * MB // VALUE_BYTES)
-    count = -(-keys // rows) + 2
+    count = -(-keys // rows)
     *_, last = queries.batches(replace(plan, rows_per_batch=rows, batches=count))
     if last["state_rows"] != keys:
         raise AssertionError(f"the state has {last['state_rows']} rows, not {keys}")
