@@ -16,7 +16,7 @@ import msgspec
 from diskless.bench.query import Plan
 
 NEWS_TIMEOUT_S = 300.0
-END_TIMEOUT_S = 30.0
+END_TIMEOUT_S = 120.0
 
 News = dict[str, Any]
 
