@@ -57,19 +57,18 @@ def _files(running: Cluster, sizes: Sizes, record: Recorder, say: Say) -> None:
     empty, before = _resident_bytes(running), store.status()["files"]
     for files in sorted(sizes.growth_files):
         say(f"{files} files")
-        _fill(store, files - store.status()["files"])
+        _fill(store, f"/many-{files}", files - store.status()["files"])
         grown = (_resident_bytes(running) - empty) / (store.status()["files"] - before)
         record.add(works.GROWN_MEMORY, SYSTEM, grown, "bytes, all agents", size=files)
         for _ in range(sizes.repetitions):
             _latencies(store, files, sizes, record)
 
 
-def _fill(store: Client, count: int) -> None:
+def _fill(store: Client, folder: str, count: int) -> None:
     """So many files more, in directories of a thousand, many in one command."""
-    made = f"/many-{count}"
     for first in range(0, count, FILES_PER_COMMAND):
         numbers = range(first, min(first + FILES_PER_COMMAND, count))
-        store.write_many({f"{made}/{n // FILES_PER_DIRECTORY}/{n}": TINY for n in numbers})
+        store.write_many({f"{folder}/{n // FILES_PER_DIRECTORY}/{n}": TINY for n in numbers})
 
 
 def _latencies(store: Client, files: int, sizes: Sizes, record: Recorder) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from diskless.bench import works
 from diskless.bench.figures import Result, Series
-from diskless.bench.report import SYSTEMS
+from diskless.bench.report import SYSTEMS, number
 
 NO_PICTURE = "no pictures: matplotlib is missing (pip install 'diskless[bench]')"
 COLORS = {
@@ -27,6 +27,7 @@ PANELS = (
     (works.MEMORY, "less is better"),
 )
 DPI = 110
+WIDTH_INCHES = 11.0
 
 
 def draw(result: Result, directory: Path) -> list[Path]:
@@ -53,7 +54,7 @@ def draw(result: Result, directory: Path) -> list[Path]:
 def _picture(result: Result, path: Path, paint: Callable[[Any, Result], None]) -> Path:
     from matplotlib import pyplot
 
-    figure = pyplot.figure(figsize=(11, 6.2), layout="constrained")
+    figure = pyplot.figure(figsize=(WIDTH_INCHES, 6.2), layout="constrained")
     paint(figure, result)
     machine = result.machine
     figure.supxlabel(
@@ -69,31 +70,37 @@ def _picture(result: Result, path: Path, paint: Callable[[Any, Result], None]) -
 def _stores(figure: Any, result: Result) -> None:
     axes = figure.subplots(2, 3).flat
     for panel, (work, better) in zip(axes, PANELS, strict=True):
-        found = [result.find(work, system) for system in SYSTEMS]
-        _bars(panel, [entry for entry in found if entry])
-        unit = next((entry.unit for entry in found if entry), "")
-        panel.set_title(f"{work}\n{unit}, {better}", fontsize=9)
+        found = [entry for system in SYSTEMS if (entry := result.find(work, system))]
+        panel.set_visible(bool(found))
+        _bars(panel, found)
+        panel.set_title(f"{work}\n{found[0].unit if found else ''}, {better}", fontsize=9)
 
 
 def _spark(figure: Any, result: Result) -> None:
+    """One file; then for each set-up its checkpoint and, below, its whole trigger."""
+    prefix = works.checkpoint("")
     setups = dict.fromkeys(
-        entry.work for entry in result.of_part("spark") if not entry.work.startswith("commands")
+        entry.work.removeprefix(prefix)
+        for entry in result.of_part("spark")
+        if entry.work.startswith(prefix)
     )
-    columns = -(-len(setups) // 2)
-    axes = figure.subplots(2, columns, squeeze=False).flat
-    for panel in list(axes)[len(setups) :]:
-        panel.set_visible(False)
+    columns = [(works.SPARK_COMMIT, ""), *((works.checkpoint(s), works.trigger(s)) for s in setups)]
     systems = (works.DISK, works.TMPFS, *SYSTEMS[:3])
-    for panel, work in zip(axes, setups, strict=False):
-        found = [result.find(work, system) for system in systems]
-        _bars(panel, [entry for entry in found if entry])
-        panel.set_title(f"{work}\nms, less is better", fontsize=9)
+    figure.set_figwidth(max(WIDTH_INCHES, 2.6 * len(columns)))
+    panels = figure.subplots(2, len(columns), squeeze=False)
+    for column, pair in enumerate(columns):
+        for row, work in enumerate(pair):
+            found = [entry for system in systems if (entry := result.find(work, system))]
+            panel = panels[row][column]
+            panel.set_visible(bool(found))
+            _bars(panel, found)
+            panel.set_title(f"{work}\nms, less is better", fontsize=9)
 
 
 def _bars(panel: Any, entries: Sequence[Series]) -> None:
     spreads = [entry.spread for entry in entries]
     places = range(len(entries))
-    panel.bar(
+    bars = panel.bar(
         places,
         [spread.median for spread in spreads],
         color=[COLORS.get(entry.system, "tab:green") for entry in entries],
@@ -103,6 +110,8 @@ def _bars(panel: Any, entries: Sequence[Series]) -> None:
         ],
         capsize=3,
     )
+    panel.bar_label(bars, [number(spread.median) for spread in spreads], fontsize=7, padding=2)
+    panel.margins(y=0.12)
     labels = [entry.system.replace(", 2 replicas", "") for entry in entries]
     panel.set_xticks(places, labels, rotation=30, ha="right", fontsize=8)
 

@@ -161,7 +161,7 @@ def _with_spread(spread: Spread) -> str:
 
 def number(value: float) -> str:
     """Three digits that mean something, without exponents."""
-    if value == 0 or abs(value) >= 100:
+    if abs(value) >= 100 or value == round(value):
         return f"{value:,.0f}"
     for digits, least in ((1, 10), (2, 1)):
         if abs(value) >= least:

@@ -124,6 +124,7 @@ def test_what_could_not_be_measured_is_said(result: Result) -> None:
     ("value", "text"),
     [
         (0, "0"),
+        (2.0, "2"),
         (1234.5, "1,234"),
         (99.94, "99.9"),
         (12.34, "12.3"),
