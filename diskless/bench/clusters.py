@@ -11,9 +11,11 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from typing import Any
 
 from diskless.client.client import Client, connect
@@ -26,6 +28,7 @@ QUICK_FREEING = {"free_delay_s": 1.0, "janitor_interval_s": 0.25}
 """So that what one repetition deleted does not crowd the next."""
 RECOVERY_TIMEOUT_S = 60.0
 POLL_S = 0.02
+FAILURE_CHARS = 500
 SPAWN = multiprocessing.get_context("spawn")
 
 Status = dict[str, Any]
@@ -123,9 +126,41 @@ def cluster(settings: ClusterSettings) -> Iterator[Cluster]:
 
 
 def in_process(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Runs a function in a process of its own, and gives what it gave."""
-    with ProcessPoolExecutor(1, mp_context=SPAWN, initializer=_end_in_order) as pool:
-        return pool.submit(work, *arguments).result()
+    """Runs a function in a process of its own, and gives what it gave.
+
+    Raises PartFailed with one line. Whoever interrupts us has that process end in order first.
+    """
+    here, there = SPAWN.Pipe(duplex=False)
+    process = SPAWN.Process(target=_answer, args=(there, work, arguments))
+    process.start()
+    there.close()
+    try:
+        failure, value = here.recv()
+    except EOFError:
+        process.join()
+        raise PartFailed(f"its process ended with {process.exitcode}") from None
+    except BaseException:
+        process.terminate()
+        raise
+    finally:
+        process.join()
+    if failure:
+        raise PartFailed(failure)
+    return value
+
+
+class PartFailed(Exception):
+    """What another process failed with, in one line."""
+
+
+def _answer(answer: Connection, work: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    _end_in_order()
+    try:
+        answer.send(("", work(*arguments)))
+    except Exception as error:  # noqa: BLE001 - the edge of this process
+        traceback.print_exc()
+        line = " ".join(str(error).split())[:FAILURE_CHARS]
+        answer.send((f"{type(error).__name__}: {line}", None))
 
 
 def _heed_nothing() -> None:

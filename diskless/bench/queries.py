@@ -24,8 +24,10 @@ News = dict[str, Any]
 class Running:
     """A query's process: when it was started, and what it tells."""
 
-    def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
-        self.started_s = time.time()
+    def __init__(
+        self, process: subprocess.Popen[str], errors: IO[str], *, started_s: float
+    ) -> None:
+        self.started_s = started_s
         self._process = process
         self._errors = errors
         self._news: queue.SimpleQueue[News | None] = queue.SimpleQueue()
@@ -54,6 +56,7 @@ class Running:
 def start(plan: Plan) -> Iterator[Running]:
     """A process of its own; it has ended when the block has."""
     with tempfile.TemporaryFile("w+") as errors:
+        started_s = time.time()
         process = subprocess.Popen(
             [sys.executable, "-m", "diskless.bench.query"],
             stdin=subprocess.PIPE,
@@ -63,7 +66,7 @@ def start(plan: Plan) -> Iterator[Running]:
         )
         assert process.stdin is not None
         try:
-            running = Running(process, errors)
+            running = Running(process, errors, started_s=started_s)
             process.stdin.write(msgspec.json.encode(plan).decode() + "\n")
             process.stdin.flush()
             yield running

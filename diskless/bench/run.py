@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from diskless.bench import (
     commits,
@@ -16,7 +15,7 @@ from diskless.bench import (
     spark,
     store,
 )
-from diskless.bench.clusters import home, in_process
+from diskless.bench.clusters import PartFailed, home, in_process
 from diskless.bench.figures import Result, Series
 from diskless.bench.recorder import Recorder, Say
 from diskless.bench.sizes import Sizes, to_dict
@@ -79,10 +78,11 @@ def run(
 
 
 def _measure(title: str, sizes: Sizes, tell: Say) -> Recorder | str:
+    """What a part found, or what it failed with: the others must not be lost for it."""
     try:
         with home():
-            found: Any = in_process(PARTS[title], sizes, tell)
-        assert isinstance(found, Recorder)
-        return found
-    except Exception as error:  # noqa: BLE001 - hours of other parts must not be lost for it
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+            found = in_process(PARTS[title], sizes, tell)
+    except PartFailed as error:
+        return str(error)
+    assert isinstance(found, Recorder)
+    return found
