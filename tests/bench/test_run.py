@@ -1,8 +1,10 @@
 """`diskless bench run` for real, as small as it gets."""
 
 import json
+import operator
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -13,6 +15,7 @@ import psutil
 import pytest
 
 from diskless.bench import figures, works
+from diskless.bench.clusters import PartFailed, in_process
 from diskless.cli import exits
 from tests.support import eventually
 
@@ -71,6 +74,34 @@ def test_an_unknown_part_is_refused_before_anything_starts(tmp_path: Path) -> No
     assert status == exits.USAGE
     assert errors.count("\n") == 1
     assert "choose of limits, store" in errors
+
+
+def test_a_run_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "diskless.cli", "bench", "run", "--out", str(tmp_path)]
+    with subprocess.Popen(
+        [*command, "--only", "limits", "--set", "repetitions=1000"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {MARK: VALUE},
+    ) as running:
+        assert running.stderr is not None
+        assert any("repetition 2" in line for line in running.stderr)
+        running.terminate()  # the parent alone, as a supervisor would
+        assert running.wait(30) == 128 + signal.SIGTERM
+    eventually(lambda: not _marked(), timeout_s=20)
+
+
+def test_a_function_runs_in_a_process_of_its_own() -> None:
+    assert in_process(operator.add, 1, 2) == 3
+    assert in_process(os.getpid) != os.getpid()
+
+
+def test_what_fails_in_a_process_of_its_own_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(PartFailed, match=r"^ValueError: invalid literal"):
+        in_process(int, "x")
+    assert "Traceback" in capfd.readouterr().err
+    with pytest.raises(PartFailed, match="ended with 3"):
+        in_process(os._exit, 3)
 
 
 @pytest.mark.slow
