@@ -70,10 +70,10 @@ def _run_beside(shape: str, sizes: Sizes, record: Recorder, say: Say) -> None:
             *stack.enter_context(line_up_rivals(record, say)),
         ]
         pool = stack.enter_context(Putters())
-        record.add(works.IDLE, works.ALL, psutil.cpu_percent(IDLE_S), "%")
         for contender in contenders:
             _memory(contender, sizes, record)
         _warm_up(contenders, plain)
+        record.add(works.IDLE, works.ALL, psutil.cpu_percent(IDLE_S), "%")
         for turn in range(sizes.repetitions):
             say(f"repetition {turn + 1} of {sizes.repetitions}")
             order = contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]
