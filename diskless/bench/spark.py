@@ -75,7 +75,8 @@ def _run_beside(shape: str, sizes: Sizes, record: Recorder, say: Say) -> Recorde
         }
         say(f"beside {shape}: commits through Spark")
         _commits(spark, places, sizes, record)
-        for setup in sizes.spark_setups:
+        main = shape == works.MAIN_SHAPE
+        for setup in sizes.spark_setups if main else sizes.spark_other_setups:
             say(f"beside {shape}: {setup}")
             parse_setup(setup).apply(spark)
             _compare(spark, running.client, setup, places, sizes, record)
