@@ -21,6 +21,7 @@ from diskless.bench.recorder import Recorder, Say
 from diskless.bench.sizes import Sizes
 from diskless.bench.store import DISK_PATH, TMPFS_PATH
 from diskless.client.client import Client
+from diskless.config import KIB, parse_bytes
 from diskless.model import Event
 from diskless.namespace.events import EVENTS_MAX
 from diskless.workloads.progress import Progress, checkpoint_ms, follow
@@ -143,8 +144,8 @@ def _compare(
             if place.startswith("diskless:"):
                 events += client.events(before, EVENTS_MAX)
     name = next(name for name, place in places.items() if place.startswith("diskless:"))
-    commands = _commands_per_file(events)
-    record.add(works.SPARK_FILE_COMMANDS, name, commands, "commands", note=setup)
+    for work, value, unit in _counted(events):
+        record.add(work, name, value, unit, note=setup)
 
 
 def _turn(spark: "SparkSession", checkpoint: str, turn: int, sizes: Sizes) -> list[Progress]:
@@ -163,10 +164,16 @@ def _turn(spark: "SparkSession", checkpoint: str, turn: int, sizes: Sizes) -> li
     return batches[warm:]
 
 
-def _commands_per_file(events: list[Event]) -> float:
-    """Puts and renames for each file that appeared; deleting it later is not counted."""
-    files = {event.text.split()[1] for event in events if event.kind == "put"}
-    return sum(event.kind in ("put", "rename") for event in events) / len(files)
+def _counted(events: list[Event]) -> Iterator[tuple[str, float, str]]:
+    """As the agents saw it: puts and renames, but not the deletion of old files."""
+    puts = [event.text.split() for event in events if event.kind == "put"]
+    commands = len(puts) + sum(event.kind == "rename" for event in events)
+    files = {path for _, path, *_ in puts}
+    batches = sum(path.rpartition("/")[0].endswith("/commits") for path in files)
+    size = sum(parse_bytes(" ".join(words[-2:])) for words in puts)
+    yield works.SPARK_FILE_COMMANDS, commands / len(files), "commands"
+    yield works.SPARK_BATCH_COMMANDS, commands / batches, "commands"
+    yield works.SPARK_BATCH_BYTES, size / batches / KIB, "KiB"
 
 
 def _trigger_ms(progress: Progress) -> float:

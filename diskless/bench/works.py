@@ -60,6 +60,9 @@ REPAIR_COMMIT = "tiny commit during repair"
 SPARK_COMMIT = "atomic 1 KiB commit through Spark"
 SPARK_FILE_COMMANDS = "commands for each checkpoint file"
 
+SPARK_BATCH_COMMANDS = "commands for each batch"
+SPARK_BATCH_BYTES = "bytes put by each batch"
+
 
 def checkpoint(setup: str) -> str:
     return f"checkpoint, {setup}"
