@@ -144,8 +144,8 @@ def _compare(
             if place.startswith("diskless:"):
                 events += client.events(before, EVENTS_MAX)
     name = next(name for name, place in places.items() if place.startswith("diskless:"))
-    for work, value, unit in _counted(events):
-        record.add(work, name, value, unit, note=setup)
+    for work, value, unit in _counted(events, setup):
+        record.add(work, name, value, unit)
 
 
 def _turn(spark: "SparkSession", checkpoint: str, turn: int, sizes: Sizes) -> list[Progress]:
@@ -164,7 +164,7 @@ def _turn(spark: "SparkSession", checkpoint: str, turn: int, sizes: Sizes) -> li
     return batches[warm:]
 
 
-def _counted(events: list[Event]) -> Iterator[tuple[str, float, str]]:
+def _counted(events: list[Event], setup: str) -> Iterator[tuple[str, float, str]]:
     """As the agents saw it: puts and renames, but not the deletion of old files."""
     puts = [event.text.split() for event in events if event.kind == "put"]
     commands = len(puts) + sum(event.kind == "rename" for event in events)
@@ -172,8 +172,8 @@ def _counted(events: list[Event]) -> Iterator[tuple[str, float, str]]:
     batches = sum(path.rpartition("/")[0].endswith("/commits") for path in files)
     size = sum(parse_bytes(" ".join(words[-2:])) for words in puts)
     yield works.SPARK_FILE_COMMANDS, commands / len(files), "commands"
-    yield works.SPARK_BATCH_COMMANDS, commands / batches, "commands"
-    yield works.SPARK_BATCH_BYTES, size / batches / KIB, "KiB"
+    yield works.batch_commands(setup), commands / batches, "commands"
+    yield works.batch_bytes(setup), size / batches / KIB, "KiB"
 
 
 def _trigger_ms(progress: Progress) -> float:

@@ -60,9 +60,6 @@ REPAIR_COMMIT = "tiny commit during repair"
 SPARK_COMMIT = "atomic 1 KiB commit through Spark"
 SPARK_FILE_COMMANDS = "commands for each checkpoint file"
 
-SPARK_BATCH_COMMANDS = "commands for each batch"
-SPARK_BATCH_BYTES = "bytes put by each batch"
-
 
 def checkpoint(setup: str) -> str:
     return f"checkpoint, {setup}"
@@ -70,6 +67,14 @@ def checkpoint(setup: str) -> str:
 
 def trigger(setup: str) -> str:
     return f"trigger, {setup}"
+
+
+def batch_commands(setup: str) -> str:
+    return f"commands of a batch, {setup}"
+
+
+def batch_bytes(setup: str) -> str:
+    return f"bytes put by a batch, {setup}"
 
 
 # Recovery.
