@@ -37,6 +37,8 @@ STAY_DEGRADED_S = 86_400.0
 IDLE_S = 2.0
 READ_FILES = 200
 BARRIER_TIMEOUT_S = 60.0
+LOUD_TIMEOUT_S = 5.0
+"""How long somebody who reads with too many agents gone waits for the error."""
 
 
 @dataclass
@@ -49,7 +51,8 @@ class Contender:
     pids: Callable[[], Sequence[int]] | None = None
     """The processes that hold what it stores, if they do so in memory."""
     lose: Callable[["Contender"], int] | None = None
-    lose_one_more: Callable[[], None] | None = None
+    lose_one_more: Callable[[], Store] | None = None
+    """Makes one more fail; through what it gives, nothing wrong may be read."""
 
 
 def run(sizes: Sizes, say: Say) -> Recorder:
@@ -139,8 +142,11 @@ def _diskless(stack: ExitStack, shape: str) -> Contender:
         running.kill(victims[:k], stay_dead=True)
         return k
 
-    def lose_one_more() -> None:
+    def lose_one_more() -> Store:
+        impatient = DisklessAt(settings.name, timeout_s=LOUD_TIMEOUT_S).open()
+        stack.callback(impatient.close)
         running.kill(victims[k:], stay_dead=True)
+        return impatient
 
     store = address.open()
     stack.callback(store.close)
@@ -348,9 +354,9 @@ def _with_losses(contenders: Sequence[Contender], sizes: Sizes, record: Recorder
 def _one_more(contender: Contender, data: bytes) -> str:
     if contender.lose_one_more is None:
         return "by a failover by hand"
-    contender.lose_one_more()
+    store = contender.lose_one_more()
     try:
-        _check(contender.store.read("kept/0"), data)
+        _check(store.read("kept/0"), data)
     except DisklessError as error:
         return f"with one more: {error.reason}"
     return "with one more this file was still read"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from diskless.bench import redis_servers
-from diskless.client.client import Client, connect
+from diskless.client.client import TIMEOUT_S, Client, connect
 
 SETTLE_TIMEOUT_S = 60.0
 SETTLE_POLL_S = 0.05
@@ -42,9 +42,10 @@ class Address(Protocol):
 @dataclass(frozen=True)
 class DisklessAt:
     cluster: str
+    timeout_s: float = TIMEOUT_S
 
     def open(self) -> "DisklessStore":
-        return DisklessStore(connect(f"diskless://{self.cluster}/"))
+        return DisklessStore(connect(f"diskless://{self.cluster}/", timeout_s=self.timeout_s))
 
 
 class DisklessStore:
