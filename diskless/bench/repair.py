@@ -6,45 +6,62 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from diskless.bench import works
+from diskless.bench.clusters import (
+    QUICK_FREEING,
+    Cluster,
+    Status,
+    cluster,
+    shape_settings,
+    wait_for,
+)
+from diskless.bench.recorder import Recorder, Say
+from diskless.bench.sizes import Sizes
 from diskless.client.client import Client
 from diskless.config import MIB
 from diskless.errors import DisklessError
 
-FILE_BYTES = 64 * MIB
+FILE_MIB = 64
 TINY = b"t" * 200
 HEALTHY_S = 3.0
 """How long tiny commits are measured before anything is lost."""
-POLL_S = 0.02
+VICTIMS = (2, 4)
+SYSTEM = works.diskless(works.MAIN_SHAPE)
 REPAIR_TIMEOUT_S = 300.0
 
 
-def rebuild(store: Client, lose_two: Callable[[], object], *, size: int) -> dict[str, Any]:
-    """Loses two agents, which `lose_two` returns empty, under a stream of tiny commits."""
-    write_s = _fill(store, size)
-    with _Commits(store) as commits:
+def run(sizes: Sizes, say: Say) -> Recorder:
+    record = Recorder("repair")
+    with cluster(shape_settings(works.MAIN_SHAPE, **QUICK_FREEING)) as running:
+        say(f"{sizes.repair_mib} MiB, two agents lost")
+        _rebuild(running, sizes.repair_mib, record)
+    return record
+
+
+def _rebuild(running: Cluster, mib: int, record: Recorder) -> None:
+    """Loses two agents, which Ray returns empty, under a stream of tiny commits."""
+    store = running.client
+    write_s = _fill(store, mib)
+    with _Commits(store) as healthy:
         time.sleep(HEALTHY_S)
-    healthy_s = commits.median_s
     before = _lives(store.status())
-    lose_two()
+    running.kill(VICTIMS)
+
+    def wait(reached: Callable[[Status], bool], what: str) -> None:
+        wait_for(store, reached, timeout_s=REPAIR_TIMEOUT_S, what=what)
+
     # From the first that is back: repair does not wait for the other either.
-    _wait(store, lambda status: _lives(status) > before)
+    wait(lambda status: _lives(status) > before, "an agent is back")
     began = time.perf_counter()
-    with _Commits(store) as commits:
-        _wait(store, lambda status: _lives(status) == before + 2 and _is_protected(status))
+    with _Commits(store) as repairing:
+        wait(lambda s: _lives(s) == before + 2 and _is_protected(s), "all is protected")
         took_s = time.perf_counter() - began
-    rate, write_rate = size / took_s, size / write_s
-    return {
-        "logical_bytes": size,
-        "seconds": took_s,
-        "bytes_per_s": rate,
-        "write_bytes_per_s": write_rate,
-        "rate_of_write": rate / write_rate,
-        "commit_healthy_s": healthy_s,
-        "commit_repairing_s": commits.median_s,
-        "commit_repairing_mean_s": statistics.fmean(commits.took_s),
-        "commits_while_repairing": len(commits.took_s),
-        "commit_of_healthy": commits.median_s / healthy_s,
-    }
+    record.add(works.REPAIR_WRITE, SYSTEM, mib / write_s, "MiB/s")
+    record.add(works.REPAIR_RATE, SYSTEM, mib / took_s, "MiB/s")
+    record.add(works.REPAIR_HEALTHY, SYSTEM, 1000 * healthy.median_s, "ms")
+    mean_ms = 1000 * statistics.fmean(repairing.took_s)
+    note = f"mean {mean_ms:.1f} ms of {len(repairing.took_s)}"
+    record.add(works.REPAIR_COMMIT, SYSTEM, 1000 * repairing.median_s, "ms", note=note)
 
 
 def _lives(status: dict[str, Any]) -> int:
@@ -56,11 +73,12 @@ def _is_protected(status: dict[str, Any]) -> bool:
     return bool(status["margin"] == status["parity_shards"])
 
 
-def _fill(store: Client, size: int) -> float:
-    """Writes `size` bytes in large files; how long it took."""
-    data = bytes(range(256)) * (FILE_BYTES // 256)
+def _fill(store: Client, mib: int) -> float:
+    """Writes so much in files of 64 MiB or, if it is less, in one; how long it took."""
+    file_mib = min(FILE_MIB, mib)
+    data = bytes(range(256)) * (file_mib * MIB // 256)
     began = time.perf_counter()
-    for n in range(size // FILE_BYTES):
+    for n in range(mib // file_mib):
         store.write(f"/repair/{n}", data)
     return time.perf_counter() - began
 
@@ -96,11 +114,3 @@ class _Commits:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-
-
-def _wait(store: Client, reached: Callable[[dict[str, Any]], bool]) -> None:
-    deadline = time.monotonic() + REPAIR_TIMEOUT_S
-    while not reached(store.status()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not repaired within {REPAIR_TIMEOUT_S:g} s: {store.status()}")
-        time.sleep(POLL_S)

@@ -1,133 +1,362 @@
-"""The store measured as a client sees it, beside the plain limit, interleaved."""
+"""The same work for every store, in turns: tiny commits, bursts, large files, and losses.
 
+All of them are up during the whole part. In each repetition every store has its turn at each
+kind of work, another one first each time; what a store wrote is deleted, and its memory free
+again, before the next one begins.
+"""
+
+import multiprocessing
 import os
-import statistics
+import shutil
+import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from diskless.bench.plain import PlainStream
-from diskless.client.client import Client
-from diskless.config import KIB, MIB
+import psutil
 
-BULK_MIB = 256
-ROUNDS = 5
-SMALL_FILES = 1000
-SMALL_BYTES = 20 * KIB
-WRITERS = 16
-SERIAL_FILES = 200
-SETTLE_TIMEOUT_S = 60.0
-INLINE_FOR_GOOD_BYTES = 4 * KIB
-"""Smaller files stay in the namespace, on every voter."""
+from diskless.bench import redis_servers, works
+from diskless.bench.clusters import QUICK_FREEING, cluster, shape_settings
+from diskless.bench.plain import PlainStream, plain_stream
+from diskless.bench.recorder import Recorder, Say, timed_s
+from diskless.bench.sizes import Sizes
+from diskless.bench.stores import Address, DisklessAt, FilesAt, RedisAt, Store
+from diskless.config import MIB
+from diskless.errors import DisklessError
 
-
-def bulk(store: Client, plain: PlainStream, kill_two: Callable[[], None]) -> dict[str, Any]:
-    """One client writing and reading one large file; then the same with two agents gone.
-
-    Every round measures the plain stream too, because this machine's speed wanders.
-    """
-    data = os.urandom(BULK_MIB * MIB)
-    store.write("/warm", data)  # so that memory is touched once before we measure
-    store.delete("/warm")
-    rounds: list[dict[str, float]] = []
-    for turn in range(ROUNDS):
-        wait_for_room(store)
-        streamed = plain.stream_mib_per_s(BULK_MIB)
-        path = f"/bulk-{turn}"
-        wrote = _rate(lambda: store.write(path, data))  # noqa: B023
-        got = _rate(lambda: _check(store.read(path), data))  # noqa: B023
-        rounds.append({"plain": streamed, "write": wrote, "read": got})
-        if turn < ROUNDS - 1:
-            store.delete(path)
-    kill_two()
-    degraded = [_rate(lambda: _check(store.read(path), data)) for _ in range(ROUNDS)]
-    found = {key: statistics.median(r[key] for r in rounds) for key in rounds[0]}
-    limit = [r["write"] / (r["plain"] / 1.5) for r in rounds]
-    read = [r["read"] / r["plain"] for r in rounds]
-    return {
-        "plain_mib_s": found["plain"],
-        "write_mib_s": found["write"],
-        "read_mib_s": found["read"],
-        "degraded_read_mib_s": statistics.median(degraded),
-        "write_of_limit": statistics.median(limit),
-        "read_of_plain": statistics.median(read),
-        "degraded_of_healthy": statistics.median(degraded) / found["read"],
-    }
+DISK_PATH = "/var/tmp"
+TMPFS_PATH = "/dev/shm"
+PUTTERS = 32
+PROCESSES = 4
+WARM_PUTS = 200
+STAY_DEGRADED_S = 86_400.0
+"""Nothing is rebuilt while reads with agents down are measured."""
+IDLE_S = 2.0
+READ_FILES = 200
+BARRIER_TIMEOUT_S = 60.0
+LOUD_TIMEOUT_S = 5.0
+"""How long somebody who reads with too many agents gone waits for the error."""
 
 
-def small_files(store: Client) -> dict[str, Any]:
-    """20 KiB files, one after the other and from 16 writers, through one gateway."""
-    data = os.urandom(SMALL_BYTES)
-    for n in range(50):
-        store.write(f"/small/warm/{n}", data)
-    started = time.perf_counter()
-    for n in range(SERIAL_FILES):
-        store.write(f"/small/serial/{n}", data)
-    serial = SERIAL_FILES / (time.perf_counter() - started)
-    before = _messages(store)
-    started = time.perf_counter()
-    with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(lambda n: store.write(f"/small/many/{n}", data), range(SMALL_FILES)))
-    concurrent = SMALL_FILES / (time.perf_counter() - started)
-    messages = _messages(store) - before
-    return {
-        "serial_files_s": serial,
-        "concurrent_files_s": concurrent,
-        "concurrent_of_serial": concurrent / serial,
-        "grpc_messages_per_file": messages / SMALL_FILES,
-    }
+@dataclass
+class Contender:
+    """A store that takes part. `lose` makes k of its machines fail, and gives how many."""
+
+    name: str
+    address: Address
+    store: Store
+    pids: Callable[[], Sequence[int]] | None = None
+    """The processes that hold what it stores, if they do so in memory."""
+    lose: Callable[["Contender"], int] | None = None
+    lose_one_more: Callable[[], Store] | None = None
+    """Makes one more fail; through what it gives, nothing wrong may be read."""
 
 
-def space(store: Client) -> dict[str, Any]:
-    """Bytes stored for each logical byte, at rest, by file size."""
-    found: dict[str, Any] = {}
-    for size in (1 * KIB, 20 * KIB, 64 * KIB, 300 * KIB, 5 * MIB):
-        store.delete("/space", recursive=True)
-        wait_for_room(store)
-        count = min(200, max(4, 8 * MIB // size))
-        before = store.status()
-        for n in range(count):
-            store.write(f"/space/{n}", os.urandom(size))
-        after = _at_rest(store, before["bytes_inline"] if size > INLINE_FOR_GOOD_BYTES else None)
-        stored = after["bytes_stored"] - before["bytes_stored"]
-        found[f"{size // KIB} KiB"] = stored / (size * count)
-    store.delete("/space", recursive=True)
-    return found
+def run(sizes: Sizes, say: Say) -> Recorder:
+    record = Recorder("store")
+    for shape in sizes.shapes:
+        record.beside = shape
+        _run_beside(shape, sizes, record, lambda text: say(f"beside {shape}: {text}"))  # noqa: B023
+    return record
 
 
-def _at_rest(store: Client, inline_bytes: int | None) -> dict[str, Any]:
-    """The status once what was written inline has moved into stripes, if it will."""
-    deadline = time.monotonic() + SETTLE_TIMEOUT_S
-    while inline_bytes is not None and store.status()["bytes_inline"] > inline_bytes:
-        if time.monotonic() > deadline:
-            raise TimeoutError("inline files were not moved into stripes")
-        time.sleep(0.1)
-    wait_for_room(store)
-    return store.status()
+def _run_beside(shape: str, sizes: Sizes, record: Recorder, say: Say) -> None:
+    """One cluster and all other systems: clusters beside each other would cost each other CPU."""
+    with ExitStack() as stack:
+        plain = stack.enter_context(plain_stream())
+        say("starting it")
+        contenders = [
+            _diskless(stack, shape),
+            *stack.enter_context(line_up_rivals(record, say)),
+        ]
+        pool = stack.enter_context(Putters())
+        for contender in contenders:
+            _memory(contender, sizes, record)
+        _warm_up(contenders, plain)
+        record.add(works.IDLE, works.ALL, psutil.cpu_percent(IDLE_S), "%")
+        for turn in range(sizes.repetitions):
+            say(f"repetition {turn + 1} of {sizes.repetitions}")
+            order = contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]
+            record.add(works.UNARY, works.PLAIN, 1000 * plain.unary_s(sizes.tiny_puts), "ms")
+            streamed = plain.stream_mib_per_s(sizes.bulk_mib * sizes.bulk_files)
+            record.add(works.STREAM, works.PLAIN, streamed, "MiB/s")
+            for work in (_tiny, _burst, _bulk):
+                for contender in order:
+                    work(contender, sizes, turn, record)
+                    contender.store.clear()
+            for contender in order:
+                _tiny_many(contender, pool, sizes, turn, record)
+                contender.store.clear()
+        say("reads with k down")
+        _with_losses(contenders, sizes, record)
 
 
-def wait_for_room(store: Client) -> None:
-    """Waits until what was deleted has been freed."""
-    deadline = time.monotonic() + SETTLE_TIMEOUT_S
-    while store.status()["stripes_freed"]:
-        if time.monotonic() > deadline:
-            raise TimeoutError("deleted stripes were not freed")
-        time.sleep(0.05)
+# Who takes part.
 
 
-def _messages(store: Client) -> int:
-    """The counters as of now: agents report them with each answer to a beat."""
-    time.sleep(0.6)
-    return int(store.status()["grpc_messages"])
+@contextmanager
+def line_up_rivals(record: Recorder, say: Say) -> Iterator[list[Contender]]:
+    """Local files, and Redis if it is installed; else a note says what to install."""
+    with ExitStack() as stack:
+        found = []
+        for name, parent, fsync in (
+            (works.DISK, DISK_PATH, False),
+            (works.DISK_FSYNC, DISK_PATH, True),
+            (works.TMPFS, TMPFS_PATH, False),
+        ):
+            address = FilesAt(stack.enter_context(_directory(parent)), fsync)
+            found.append(Contender(name, address, address.open()))
+        try:
+            servers = stack.enter_context(redis_servers.servers())
+        except redis_servers.RedisMissing as missing:
+            record.note(str(missing))
+            say(str(missing))
+        else:
+            found.append(_redis(servers))
+        yield found
 
 
-def _rate(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return BULK_MIB / (time.perf_counter() - started)
+def _redis(servers: redis_servers.Servers) -> Contender:
+    def lose(contender: Contender) -> int:
+        contender.store.close()
+        contender.address = RedisAt(servers.lose_all_but_one_replica(), replicas=0)
+        contender.store = contender.address.open()
+        return redis_servers.REPLICAS
+
+    at = RedisAt(servers.ports[0])
+    return Contender(works.REDIS, at, at.open(), lambda: servers.pids, lose)
+
+
+def _diskless(stack: ExitStack, shape: str) -> Contender:
+    settings = shape_settings(shape, repair_delay_s=STAY_DEGRADED_S, **QUICK_FREEING)
+    running = stack.enter_context(cluster(settings))
+    address = DisklessAt(settings.name)
+    k = settings.parity_shards
+    victims = [2 * n + 2 for n in range(k + 1)] if settings.agents > 2 * k + 2 else None
+    victims = victims or list(range(settings.agents))[-(k + 1) :]
+
+    def lose(_: Contender) -> int:
+        running.kill(victims[:k], stay_dead=True)
+        return k
+
+    def lose_one_more() -> Store:
+        impatient = DisklessAt(settings.name, timeout_s=LOUD_TIMEOUT_S).open()
+        stack.callback(impatient.close)
+        running.kill(victims[k:], stay_dead=True)
+        return impatient
+
+    store = address.open()
+    stack.callback(store.close)
+    return Contender(
+        works.diskless(shape),
+        address,
+        store,
+        lambda: list(running.pids().values()),
+        lose,
+        lose_one_more,
+    )
+
+
+@contextmanager
+def _directory(parent: str) -> Iterator[str]:
+    made = tempfile.mkdtemp(prefix="diskless-bench-", dir=parent)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _warm_up(contenders: Sequence[Contender], plain: PlainStream) -> None:
+    """Connections, code and memory: each touched once before anything counts."""
+    plain.stream_mib_per_s(64)
+    block = os.urandom(64 * MIB)
+    for contender in contenders:
+        for n in range(WARM_PUTS):
+            contender.store.write(f"warm/{n}", b"w" * 1024)
+        contender.store.write("warm/large", block)
+        contender.store.clear()
+
+
+def _memory(contender: Contender, sizes: Sizes, record: Recorder) -> None:
+    """How much more memory its processes have, fresh as they are, for each byte stored."""
+    if contender.pids is None:
+        return
+    before = _resident_bytes(contender.pids())
+    count = max(1, sizes.memory_mib // sizes.bulk_mib)
+    data = os.urandom(sizes.bulk_mib * MIB)
+    for n in range(count):
+        contender.store.write(f"memory/{n}", data)
+    grown = _resident_bytes(contender.pids()) - before
+    record.add(works.MEMORY, contender.name, grown / (count * len(data)), "×")
+    contender.store.clear()
+
+
+def _resident_bytes(pids: Sequence[int]) -> int:
+    return sum(psutil.Process(pid).memory_info().rss for pid in pids)
+
+
+# The work.
+
+
+def _tiny(contender: Contender, sizes: Sizes, turn: int, record: Recorder) -> None:
+    data = os.urandom(sizes.tiny_bytes)
+    store = contender.store
+
+    def put_all() -> None:
+        for n in range(sizes.tiny_puts):
+            store.write(f"tiny-{turn}/{n}", data)
+
+    store.write(f"tiny-{turn}/first", data)
+    record.add(works.TINY_SERIAL, contender.name, 1000 * timed_s(put_all) / sizes.tiny_puts, "ms")
+
+
+def _burst(contender: Contender, sizes: Sizes, turn: int, record: Recorder) -> None:
+    block = os.urandom(sizes.burst_files * sizes.burst_bytes)
+    cut = [
+        block[n * sizes.burst_bytes : (n + 1) * sizes.burst_bytes] for n in range(sizes.burst_files)
+    ]
+    bursts = [
+        {f"burst-{turn}-{b}/{n}": data for n, data in enumerate(cut)} for b in range(sizes.bursts)
+    ]
+    store = contender.store
+    store.write_many({f"burst-{turn}/{n}": data for n, data in enumerate(cut)})
+
+    def write_all() -> None:
+        for burst in bursts:
+            store.write_many(burst)
+
+    record.add(works.BURST, contender.name, 1000 * timed_s(write_all) / sizes.bursts, "ms")
+    _read_small(contender, works.SMALL_READ, bursts[0], record)
+
+
+def _read_small(contender: Contender, work: str, files: dict[str, bytes], record: Recorder) -> None:
+    store, wanted = contender.store, list(files.items())[:READ_FILES]
+
+    def read_all() -> None:
+        for key, data in wanted:
+            _check(store.read(key), data)
+
+    record.add(work, contender.name, 1000 * timed_s(read_all) / len(wanted), "ms")
+
+
+def _bulk(contender: Contender, sizes: Sizes, turn: int, record: Recorder) -> None:
+    data = os.urandom(sizes.bulk_mib * MIB)
+    store = contender.store
+
+    def write_all() -> None:
+        for n in range(sizes.bulk_files):
+            store.write(f"bulk-{turn}/{n}", data)
+
+    mib = sizes.bulk_mib * sizes.bulk_files
+    record.add(works.BULK_WRITE, contender.name, mib / timed_s(write_all), "MiB/s")
+    _read_bulk(contender, works.BULK_READ, f"bulk-{turn}", data, sizes, record)
+
+
+def _read_bulk(
+    contender: Contender, work: str, folder: str, data: bytes, sizes: Sizes, record: Recorder
+) -> None:
+    def read_all() -> None:
+        for n in range(sizes.bulk_files):
+            _check(contender.store.read(f"{folder}/{n}"), data)
+
+    mib = sizes.bulk_mib * sizes.bulk_files
+    record.add(work, contender.name, mib / timed_s(read_all), "MiB/s")
 
 
 def _check(found: bytes, expected: bytes) -> None:
     if found != expected:
         raise AssertionError("what was read is not what was written")
+
+
+# Many at once.
+
+
+class Putters:
+    """Four processes with eight threads each, which wait for each other before they begin."""
+
+    def __enter__(self) -> "Putters":
+        self._stack = ExitStack()
+        context = multiprocessing.get_context("spawn")
+        manager = self._stack.enter_context(context.Manager())
+        self._barrier = manager.Barrier(PROCESSES)
+        self._pool = self._stack.enter_context(ProcessPoolExecutor(PROCESSES, mp_context=context))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def put_s(self, address: Address, folder: str, sizes: Sizes) -> float:
+        """The time of all puts together divided by their number."""
+        share = max(1, sizes.concurrent_puts // PROCESSES)
+        jobs = [
+            self._pool.submit(
+                _put_share, address, f"{folder}/{n}", share, sizes.tiny_bytes, self._barrier
+            )
+            for n in range(PROCESSES)
+        ]
+        times = [job.result() for job in jobs]
+        took_s = max(end for _, end in times) - min(begin for begin, _ in times)
+        return took_s / (share * PROCESSES)
+
+
+_opened: dict[Address, Store] = {}
+"""In a putter's process: one store for each address, for all its turns."""
+
+
+def _put_share(
+    address: Address, folder: str, count: int, size: int, barrier: Any
+) -> tuple[float, float]:
+    """One process's share; when it began and ended, by the machine's clock."""
+    if address not in _opened:
+        _opened[address] = address.open()
+    store = _opened[address]
+    data = os.urandom(size)
+    with ThreadPoolExecutor(PUTTERS // PROCESSES) as pool:
+        list(pool.map(lambda n: store.write(f"{folder}/warm/{n}", data), range(PUTTERS)))
+        barrier.wait(BARRIER_TIMEOUT_S)
+        begun = time.monotonic()
+        list(pool.map(lambda n: store.write(f"{folder}/{n}", data), range(count)))
+        return begun, time.monotonic()
+
+
+def _tiny_many(
+    contender: Contender, pool: Putters, sizes: Sizes, turn: int, record: Recorder
+) -> None:
+    took_s = pool.put_s(contender.address, f"many-{turn}", sizes)
+    record.add(works.TINY_MANY, contender.name, 1000 * took_s, "ms")
+
+
+# Losses.
+
+
+def _with_losses(contenders: Sequence[Contender], sizes: Sizes, record: Recorder) -> None:
+    """Reads with k gone, all compared; one more loss must be loud and never wrong."""
+    data = os.urandom(sizes.bulk_mib * MIB)
+    small = {f"kept-small/{n}": os.urandom(sizes.burst_bytes) for n in range(READ_FILES)}
+    for contender in contenders:
+        if contender.lose is None:
+            record.add(works.SURVIVED, contender.name, 0, "losses", note="one machine holds it all")
+            continue
+        contender.store.write_many(small)
+        for n in range(sizes.bulk_files):
+            contender.store.write(f"kept/{n}", data)
+        lost = contender.lose(contender)
+        _read_bulk(contender, "warm", "kept", data, sizes, Recorder("unused"))
+        for _ in range(sizes.repetitions):
+            _read_bulk(contender, works.BULK_READ_DOWN, "kept", data, sizes, record)
+            _read_small(contender, works.SMALL_READ_DOWN, small, record)
+        record.add(works.SURVIVED, contender.name, lost, "losses", note=_one_more(contender, data))
+
+
+def _one_more(contender: Contender, data: bytes) -> str:
+    if contender.lose_one_more is None:
+        return "by a failover by hand"
+    store = contender.lose_one_more()
+    try:
+        _check(store.read("kept/0"), data)
+    except DisklessError as error:
+        return f"with one more: {error.reason}"
+    return "with one more this file was still read"

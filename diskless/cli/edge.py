@@ -42,6 +42,7 @@ VERBS = {
     "plan": "Show what m and k cost, and how likely they are to lose something.",
     "adopt": "Bring a cluster whose Ray head is lost under another Ray.",
     "chaos": "Break agents on purpose, take it back, and judge a run.",
+    "bench": "Measure diskless beside local files and Redis, and report it.",
 }
 DEBUG_VARIABLE = "DISKLESS_DEBUG"
 

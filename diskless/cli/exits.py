@@ -22,6 +22,7 @@ OVER_BUDGET = 18
 PROMISE_BROKEN = 19
 NOT_HEALED = 20
 BEYOND_PROMISE = 21
+BOUND_MISSED = 22
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -48,6 +49,7 @@ MEANING = {
     PROMISE_BROKEN: "chaos run: acknowledged data was lost or duplicated, or a byte was wrong",
     NOT_HEALED: "chaos run: the margin was not k again in time",
     BEYOND_PROMISE: "chaos run: more than k agents were broken, and the store failed loudly",
+    BOUND_MISSED: "bench: all was measured, and a bound is missed",
     INTERRUPTED: "interrupted",
     BROKEN_PIPE: "whoever read the output went away",
 }

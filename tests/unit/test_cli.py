@@ -19,6 +19,7 @@ import pytest
 
 import diskless
 from diskless.agent.replica import Replica
+from diskless.cli import bench as bench_verbs
 from diskless.cli import chaos as chaos_verbs
 from diskless.cli import exits, run
 from diskless.cli.edge import VERBS
@@ -32,7 +33,8 @@ from diskless.namespace import queries as q
 from tests.support import content, eventually, kill, leader, on_loop, stripes_of
 
 CHAOS = [["chaos", verb] for verb in chaos_verbs.command.commands]
-COMMANDS = [*([verb] for verb in VERBS if verb != "chaos"), *CHAOS]
+BENCH = [["bench", verb] for verb in bench_verbs.command.commands]
+COMMANDS = [*([verb] for verb in VERBS if verb not in ("chaos", "bench")), *CHAOS, *BENCH]
 PROGRAM = [sys.executable, "-m", "diskless.cli"]
 
 

@@ -1,0 +1,319 @@
+"""Every bound of the issues that the benchmark measures, and whether a run meets it. Pure."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from diskless.bench import works
+from diskless.bench.figures import Result, Series, ratios, spread_of
+
+MAIN = works.diskless(works.MAIN_SHAPE)
+ALONE = "alone"
+FLAT = 1.25
+"""What counts as flat where an issue asks for that without a number."""
+
+
+class Of(Struct, frozen=True, kw_only=True):
+    """Which series: what was done, by whom, at which size, beside which cluster."""
+
+    work: str
+    system: str = MAIN
+    size: float | None = None
+    beside: str | None = None
+
+    def find(self, result: Result) -> Series | None:
+        return result.find(self.work, self.system, size=self.size, beside=self.beside)
+
+
+class Bound(Struct, frozen=True, kw_only=True):
+    """A figure, or the ratio of two, and how small or large it must be."""
+
+    issue: int
+    title: str
+    figure: Of
+    per: Of | None = None
+    factor: float = 1.0
+    most: float | None = None
+    least: float | None = None
+    worst: bool = False
+    """Judged by its worst sample, not by the median."""
+
+    @property
+    def text(self) -> str:
+        return f"≤ {self.most:.4g}" if self.most is not None else f"≥ {self.least:.4g}"
+
+
+class Judged(Struct, frozen=True, kw_only=True):
+    bound: Bound
+    value: float
+    low: float
+    high: float
+    met: bool
+
+
+def judge(result: Result) -> list[Judged]:
+    """All bounds whose figures this run has, in the order of the issues."""
+    judged = (_judge(bound, result) for bound in all_bounds(result))
+    return [entry for entry in judged if entry is not None]
+
+
+def _judge(bound: Bound, result: Result) -> Judged | None:
+    above = bound.figure.find(result)
+    below = bound.per.find(result) if bound.per else None
+    if above is None or (bound.per and below is None):
+        return None
+    samples = ratios(above.samples, below.samples) if below else above.samples
+    values = [bound.factor * sample for sample in samples]
+    spread = spread_of(values)
+    if bound.worst:
+        value = max(values) if bound.most is not None else min(values)
+    else:
+        value = spread.median
+    met = value <= bound.most if bound.most is not None else value >= (bound.least or 0.0)
+    return Judged(bound=bound, value=value, low=spread.low, high=spread.high, met=met)
+
+
+def all_bounds(result: Result) -> Iterator[Bound]:
+    yield from STORE
+    yield from NAMESPACE
+    yield from SPARK
+    yield from HEALING
+    yield from _restarts(result)
+    yield from FAST
+    yield from _checkpoints(result)
+    yield from _flat(result)
+
+
+def _alone(work: str, system: str = MAIN) -> Of:
+    return Of(work=work, system=system, beside=ALONE)
+
+
+def _beside(work: str, system: str = MAIN) -> Of:
+    return Of(work=work, system=system, beside=works.MAIN_SHAPE)
+
+
+STORE = (
+    Bound(
+        issue=2,
+        title="codec of PyECLib alone, 1 MiB at 4+2",
+        figure=Of(work=works.ENCODE),
+        per=Of(work=works.ENCODE, system=f"{works.ISAL} {works.MAIN_SHAPE}"),
+        least=0.9,
+    ),
+    Bound(
+        issue=2,
+        title="256 MiB write of (plain stream / 1.5)",
+        figure=_alone(works.SINGLE_WRITE),
+        per=_alone(works.STREAM, works.PLAIN),
+        factor=1.5,
+        least=0.5,
+    ),
+    Bound(
+        issue=2,
+        title="256 MiB read of plain stream",
+        figure=_alone(works.SINGLE_READ),
+        per=_alone(works.STREAM, works.PLAIN),
+        least=0.5,
+    ),
+    Bound(
+        issue=2,
+        title="256 MiB read with 2 agents gone, of healthy",
+        figure=_alone(works.SINGLE_READ_DOWN),
+        per=_alone(works.SINGLE_READ),
+        least=0.6,
+    ),
+    Bound(
+        issue=2,
+        title="16 writers of one, 20 KiB files, not inline",
+        figure=_alone(works.SMALL_WRITERS),
+        per=_alone(works.SMALL_ONE_WRITER),
+        least=5.0,
+    ),
+    Bound(
+        issue=2,
+        title="gRPC messages for each of those files",
+        figure=_alone(works.SMALL_MESSAGES),
+        most=2.0,
+    ),
+    *(
+        Bound(
+            issue=2,
+            title=f"stored for each logical byte, {kib:g} KiB files",
+            figure=Of(work=works.STORED, size=kib, beside=ALONE),
+            most=1.05 * 1.5,
+        )
+        for kib in (64.0, 300.0, 5120.0)
+    ),
+)
+
+NAMESPACE = (
+    Bound(
+        issue=3,
+        title="serial tiny put of a plain unary call",
+        figure=_alone(works.TINY_SERIAL),
+        per=_alone(works.UNARY, works.PLAIN),
+        most=2.5,
+    ),
+    Bound(
+        issue=3,
+        title="rate of 32 tiny putters of one",
+        figure=_alone(works.TINY_SERIAL),
+        per=_alone(works.TINY_MANY),
+        least=6.0,
+    ),
+    *(
+        Bound(
+            issue=3,
+            title=f"{work} of a serial tiny put",
+            figure=_alone(work),
+            per=_alone(works.TINY_SERIAL),
+            most=0.25,
+        )
+        for work in (works.STAT, works.LIST)
+    ),
+    Bound(
+        issue=3,
+        title="worst gap of leader kills, in failure timeouts",
+        figure=_alone(works.GAP),
+        most=2.0,
+        worst=True,
+    ),
+    Bound(issue=3, title=works.LOST, figure=_alone(works.LOST), most=0.0),
+)
+
+
+def _of_disk(work: str) -> tuple[Of, Of]:
+    return _beside(work), _beside(work, works.DISK)
+
+
+def _of_file(issue: int, title: str, work: str, most: float) -> Bound:
+    figure, per = _of_disk(work)
+    return Bound(issue=issue, title=title, figure=figure, per=per, most=most)
+
+
+SPARK = (
+    _of_file(
+        4, "checkpoint of file://, HDFS-backed, 8 partitions", works.checkpoint("hdfs-8"), 0.25
+    ),
+    _of_file(4, "whole trigger of file://, the same", works.trigger("hdfs-8"), 0.85),
+    _of_file(4, "checkpoint of file://, RocksDB changelog, 8", works.checkpoint("rocksdb-8"), 0.25),
+    _of_file(4, "checkpoint of file://, HDFS-backed, 50", works.checkpoint("hdfs-50"), 0.5),
+    Bound(
+        issue=4,
+        title=works.SPARK_FILE_COMMANDS,
+        figure=_beside(works.SPARK_FILE_COMMANDS),
+        most=1.0,
+        worst=True,
+    ),
+)
+
+HEALING = (
+    Bound(
+        issue=5,
+        title="rebuild of bulk write, under commits",
+        figure=Of(work=works.REPAIR_RATE),
+        per=Of(work=works.REPAIR_WRITE),
+        least=0.5,
+    ),
+    Bound(
+        issue=5,
+        title="median commit during repair of healthy",
+        figure=Of(work=works.REPAIR_COMMIT),
+        per=Of(work=works.REPAIR_HEALTHY),
+        most=3.0,
+    ),
+    Bound(
+        issue=5,
+        title="kill to next batch, of 2 batches + 2 timeouts, worst",
+        figure=Of(work=works.AFTER_KILL),
+        per=Of(work=works.AFTER_KILL_BOUND),
+        most=1.0,
+        worst=True,
+    ),
+)
+
+
+def _restarts(result: Result) -> Iterator[Bound]:
+    for provider in ("hdfs", "rocksdb"):
+        work = works.restart(provider)
+        for size in _sizes(result, work):
+            yield Bound(
+                issue=5,
+                title=f"query restarted, of file://, {size:g} MB of {provider} state",
+                figure=Of(work=work, size=size),
+                per=Of(work=work, system=works.DISK, size=size),
+                most=1.15,
+            )
+
+
+FAST = (
+    Bound(
+        issue=6,
+        title="serial tiny commit of Redis WAIT 2",
+        figure=_beside(works.TINY_SERIAL),
+        per=_beside(works.TINY_SERIAL, works.REDIS),
+        most=3.0,
+    ),
+    Bound(
+        issue=6,
+        title="tiny commit on file:// through Spark, of diskless",
+        figure=_beside(works.SPARK_COMMIT, works.DISK),
+        per=_beside(works.SPARK_COMMIT),
+        least=8.0,
+    ),
+    Bound(
+        issue=6,
+        title="burst of 200 × 20 KiB of Redis",
+        figure=_beside(works.BURST),
+        per=_beside(works.BURST, works.REDIS),
+        most=1.5,
+    ),
+    Bound(
+        issue=6,
+        title="64 MiB write of Redis with two replicas",
+        figure=_beside(works.BULK_WRITE),
+        per=_beside(works.BULK_WRITE, works.REDIS),
+        least=1.0,
+    ),
+    Bound(
+        issue=6,
+        title="memory for each logical byte, of three copies",
+        figure=_beside(works.MEMORY),
+        per=_beside(works.MEMORY, works.REDIS),
+        most=0.55,
+    ),
+    Bound(
+        issue=6,
+        title="64 MiB read with k down, of healthy",
+        figure=_beside(works.BULK_READ_DOWN),
+        per=_beside(works.BULK_READ),
+        least=0.6,
+    ),
+)
+
+
+def _checkpoints(result: Result) -> Iterator[Bound]:
+    prefix = works.checkpoint("")
+    setups = dict.fromkeys(
+        entry.work.removeprefix(prefix) for entry in result.series if entry.work.startswith(prefix)
+    )
+    for setup in setups:
+        yield _of_file(6, f"checkpoint of file://, {setup}", works.checkpoint(setup), 0.15)
+
+
+def _flat(result: Result) -> Iterator[Bound]:
+    """The largest namespace beside the smallest."""
+    for work in (works.GROWN_COMMIT, works.GROWN_STAT, works.GROWN_LIST, works.GROWN_MEMORY):
+        sizes = _sizes(result, work)
+        if len(sizes) > 1:
+            yield Bound(
+                issue=6,
+                title=f"{work}: {max(sizes):,.0f} of {min(sizes):,.0f}",
+                figure=Of(work=work, size=max(sizes)),
+                per=Of(work=work, size=min(sizes)),
+                most=FLAT,
+            )
+
+
+def _sizes(result: Result, work: str) -> list[float]:
+    return sorted({e.size for e in result.series if e.work == work and e.size is not None})

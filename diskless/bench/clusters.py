@@ -1,0 +1,174 @@
+"""Clusters on Ray for the benchmark, several at once, each run from a process of its own.
+
+Ray remembers the token of the first cluster that a process attaches to, so each cluster has
+a *keeper* process, which starts it, kills agents and ends it. Descriptors are in a home that
+nobody else knows.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+from diskless.client.client import Client, connect
+from diskless.client.descriptor import HOME_VARIABLE
+from diskless.config import MIB, ClusterSettings, Tuning
+from diskless.launch import ray_cluster
+
+MEMORY_BYTES = 1024 * MIB
+QUICK_FREEING = {"free_delay_s": 1.0, "janitor_interval_s": 0.25}
+"""So that what one repetition deleted does not crowd the next."""
+RECOVERY_TIMEOUT_S = 60.0
+POLL_S = 0.02
+FAILURE_CHARS = 500
+SPAWN = multiprocessing.get_context("spawn")
+
+Status = dict[str, Any]
+
+
+class Cluster:
+    """A cluster that runs, and a client of it."""
+
+    def __init__(
+        self, settings: ClusterSettings, client: Client, keeper: ProcessPoolExecutor
+    ) -> None:
+        self.settings = settings
+        self.client = client
+        self._keeper = keeper
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def shape(self) -> str:
+        return f"{self.settings.data_shards}+{self.settings.parity_shards}"
+
+    def kill(self, slots: Sequence[int], *, stay_dead: bool = False) -> None:
+        """SIGKILL, all at once; Ray restarts them in some seconds, unless they stay dead."""
+        self._keeper.submit(ray_cluster.kill, self.name, slots, stay_dead=stay_dead).result()
+
+    def pids(self) -> dict[int, int]:
+        """Of the agents that are up, by slot."""
+        agents = enumerate(self.client.status()["agents"])
+        return {slot: agent["pid"] for slot, agent in agents if agent["state"] == "up"}
+
+    def wait_recovered(self) -> None:
+        """Until all agents are up, every voter takes part and everything is protected."""
+        wait_for(self.client, _is_well, timeout_s=RECOVERY_TIMEOUT_S, what="the cluster is well")
+
+
+def _is_well(status: Status) -> bool:
+    up = all(agent["state"] == "up" for agent in status["agents"])
+    return up and bool(status["margin"] == status["parity_shards"])
+
+
+def wait_for(
+    client: Client, reached: Callable[[Status], bool], *, timeout_s: float, what: str
+) -> Status:
+    """The first status that is as wanted. Raises TimeoutError, with the last one."""
+    deadline = time.monotonic() + timeout_s
+    while not reached(status := client.status()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout_s:g} s: {what}; {status}")
+        time.sleep(POLL_S)
+    return status
+
+
+def shape_settings(
+    shape: str, *, agents: int = 0, memory_bytes: int = MEMORY_BYTES, **tuning: Any
+) -> ClusterSettings:
+    """Settings of a cluster by its `m+k`, with as many agents as that needs at least."""
+    m, k = (int(part) for part in shape.split("+"))
+    return ClusterSettings(
+        name=f"bench-{m}-{k}" + (f"-{agents}" if agents else ""),
+        agents=agents or max(m + k, 2 * k + 1),
+        data_shards=m,
+        parity_shards=k,
+        memory_bytes=memory_bytes,
+        tuning=Tuning(**tuning),
+    )
+
+
+@contextmanager
+def home() -> Iterator[None]:
+    """Descriptors of the clusters that are started in the block are in no user's home."""
+    before = os.environ.get(HOME_VARIABLE)
+    with tempfile.TemporaryDirectory(prefix="diskless-bench-") as directory:
+        os.environ[HOME_VARIABLE] = directory
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[HOME_VARIABLE]
+            else:
+                os.environ[HOME_VARIABLE] = before
+
+
+@contextmanager
+def cluster(settings: ClusterSettings) -> Iterator[Cluster]:
+    """A cluster on a Ray of its own; ended with all that it holds."""
+    with ProcessPoolExecutor(1, mp_context=SPAWN, initializer=_heed_nothing) as keeper:
+        keeper.submit(ray_cluster.up, settings).result()
+        try:
+            with connect(f"diskless://{settings.name}/") as client:
+                yield Cluster(settings, client, keeper)
+        finally:
+            keeper.submit(ray_cluster.down, settings.name, discard=True).result()
+
+
+def in_process(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Runs a function in a process of its own, and gives what it gave.
+
+    Raises PartFailed with one line. Whoever interrupts us has that process end in order first.
+    """
+    here, there = SPAWN.Pipe(duplex=False)
+    process = SPAWN.Process(target=_answer, args=(there, work, arguments))
+    process.start()
+    there.close()
+    try:
+        failure, value = here.recv()
+    except EOFError:
+        process.join()
+        raise PartFailed(f"its process ended with {process.exitcode}") from None
+    except BaseException:
+        process.terminate()
+        raise
+    finally:
+        process.join()
+    if failure:
+        raise PartFailed(failure)
+    return value
+
+
+class PartFailed(Exception):
+    """What another process failed with, in one line."""
+
+
+def _answer(answer: Connection, work: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    _end_in_order()
+    try:
+        answer.send(("", work(*arguments)))
+    except Exception as error:  # noqa: BLE001 - the edge of this process
+        traceback.print_exc()
+        line = " ".join(str(error).split())[:FAILURE_CHARS]
+        answer.send((f"{type(error).__name__}: {line}", None))
+
+
+def _heed_nothing() -> None:
+    """A keeper outlives what a terminal or `timeout` sends to all of us: it ends the cluster."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _end_in_order() -> None:
+    """SIGTERM as an exception, so that clusters and servers are ended."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

@@ -1,0 +1,141 @@
+"""What growth costs: more files in the namespace, more agents, more state in a query."""
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+from msgspec.structs import replace
+
+from diskless.bench import queries, works
+from diskless.bench.clusters import QUICK_FREEING, Cluster, cluster, shape_settings
+from diskless.bench.recorder import Recorder, Say, timed_s
+from diskless.bench.recovery import build, copy_in, restart_plan
+from diskless.bench.sizes import Sizes
+from diskless.bench.stores import wait_for_room
+from diskless.client.client import Client
+from diskless.config import MIB
+
+SYSTEM = works.diskless(works.MAIN_SHAPE)
+FILES_PER_COMMAND = 500
+FILES_PER_DIRECTORY = 1000
+TINY = b"t" * 100
+SMALL_BATCHES = 6
+"""The first is not counted: it loads the state."""
+IDLE_S = 2.0
+DISK_PATH = "/var/tmp"
+
+
+def run(sizes: Sizes, say: Say) -> Recorder:
+    record = Recorder("growth")
+    if sizes.growth_files:
+        with cluster(shape_settings(works.MAIN_SHAPE, **QUICK_FREEING)) as running:
+            _files(running, sizes, record, say)
+    for agents in sizes.growth_agents:
+        say(f"{agents} agents")
+        with cluster(shape_settings(works.MAIN_SHAPE, agents=agents, **QUICK_FREEING)) as running:
+            _agents(running, sizes, record)
+    if sizes.growth_state_mb:
+        with cluster(shape_settings(works.MAIN_SHAPE, memory_bytes=2048 * MIB)) as running:
+            for megabytes in sizes.growth_state_mb:
+                say(f"{megabytes:g} MB of state")
+                _state(running, megabytes, record)
+    return record
+
+
+# Files.
+
+
+def _files(running: Cluster, sizes: Sizes, record: Recorder, say: Say) -> None:
+    store = running.client
+    store.write_many({f"/ten/{n}": TINY for n in range(10)})
+    _latencies(store, 0, sizes, Recorder("unused"))  # warms up
+    empty, before = _resident_bytes(running), store.status()["files"]
+    for files in sorted(sizes.growth_files):
+        say(f"{files} files")
+        _fill(store, f"/many-{files}", files - store.status()["files"])
+        grown = (_resident_bytes(running) - empty) / (store.status()["files"] - before)
+        record.add(works.GROWN_MEMORY, SYSTEM, grown, "bytes, all agents", size=files)
+        for _ in range(sizes.repetitions):
+            _latencies(store, files, sizes, record)
+
+
+def _fill(store: Client, folder: str, count: int) -> None:
+    """So many files more, in directories of a thousand, many in one command."""
+    for first in range(0, count, FILES_PER_COMMAND):
+        numbers = range(first, min(first + FILES_PER_COMMAND, count))
+        store.write_many({f"{folder}/{n // FILES_PER_DIRECTORY}/{n}": TINY for n in numbers})
+
+
+def _latencies(store: Client, files: int, sizes: Sizes, record: Recorder) -> None:
+    count = sizes.tiny_puts
+    for work, one in (
+        (works.GROWN_COMMIT, lambda n: store.write(f"/timed/{n}", TINY)),
+        (works.GROWN_STAT, lambda n: store.stat(f"/timed/{n}")),
+        (works.GROWN_LIST, lambda _: list(store.list("/ten"))),
+    ):
+        record.add(work, SYSTEM, 1000 * _mean_s(count, one), "ms", size=files)
+    store.delete("/timed", recursive=True)
+
+
+def _mean_s(count: int, one: Callable[[int], object]) -> float:
+    began = time.perf_counter()
+    for n in range(count):
+        one(n)
+    return (time.perf_counter() - began) / count
+
+
+def _resident_bytes(running: Cluster) -> int:
+    return sum(psutil.Process(pid).memory_info().rss for pid in running.pids().values())
+
+
+# Agents.
+
+
+def _agents(running: Cluster, sizes: Sizes, record: Recorder) -> None:
+    store, agents = running.client, running.settings.agents
+    data = os.urandom(sizes.bulk_mib * MIB)
+    record.add(works.AGENTS_IDLE, SYSTEM, psutil.cpu_percent(IDLE_S), "%", size=agents)
+    for turn in range(-1, sizes.repetitions):  # the first one only warms up
+        put_s = _mean_s(sizes.tiny_puts, lambda n: store.write(f"/tiny/{n}", TINY))
+        write_s = timed_s(lambda: store.write("/large", data))
+        store.delete("/tiny", recursive=True)
+        store.delete("/large")
+        wait_for_room(store)
+        if turn >= 0:
+            record.add(works.AGENTS_COMMIT, SYSTEM, 1000 * put_s, "ms", size=agents)
+            record.add(works.AGENTS_WRITE, SYSTEM, sizes.bulk_mib / write_s, "MiB/s", size=agents)
+
+
+# State.
+
+
+def _state(running: Cluster, megabytes: float, record: Recorder) -> None:
+    """Small batches on a state of that size: RocksDB with a changelog, on disk and on diskless."""
+    directory = Path(tempfile.mkdtemp(prefix="diskless-bench-", dir=DISK_PATH))
+    path = f"/state-{megabytes:g}"
+    try:
+        base = restart_plan(directory, "rocksdb", megabytes)
+        build(base)
+        copy_in(running.client, directory, path)
+        plans = {
+            works.DISK: replace(base, batches=SMALL_BATCHES),
+            SYSTEM: replace(
+                base, batches=SMALL_BATCHES, checkpoint=f"diskless://{path}", cluster=running.name
+            ),
+        }
+        for system, plan in plans.items():
+            _, *seen = queries.batches(plan)
+            for work, key in (
+                (works.STATE_CHECKPOINT, "checkpoint_ms"),
+                (works.STATE_TRIGGER, "trigger_ms"),
+            ):
+                value = statistics.median(news[key] for news in seen)
+                record.add(work, system, value, "ms", size=megabytes)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        running.client.delete(path, recursive=True)

@@ -1,0 +1,88 @@
+"""A run of the benchmark: its parts one after the other, each in a process of its own."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from diskless.bench import (
+    commits,
+    growth,
+    limits,
+    machine,
+    recovery,
+    repair,
+    single,
+    spark,
+    store,
+)
+from diskless.bench.clusters import PartFailed, home, in_process
+from diskless.bench.figures import Result, Series
+from diskless.bench.recorder import Recorder, Say
+from diskless.bench.sizes import Sizes, to_dict
+
+PARTS: dict[str, Callable[[Sizes, Say], Recorder]] = {
+    "limits": limits.run,
+    "store": store.run,
+    "single": single.run,
+    "commits": commits.run,
+    "spark": spark.run,
+    "recovery": recovery.run,
+    "repair": repair.run,
+    "growth": growth.run,
+}
+
+
+def say(text: str) -> None:
+    """Where it is, to whoever watches; a name in this module, so that a part can be sent it."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def silent(_: str) -> None:
+    pass
+
+
+def run(
+    sizes: Sizes,
+    *,
+    only: Sequence[str] = (),
+    command: str,
+    profile: str,
+    quiet: bool = False,
+) -> Result:
+    """Measures what was asked for. A part that fails is noted, and the others go on."""
+    started, about = time.strftime("%F %T"), machine.describe()
+    seconds: dict[str, float] = {}
+    series: list[Series] = []
+    notes: list[str] = []
+    for title in only or PARTS:
+        if not quiet:
+            print(f"{title} …", file=sys.stderr, flush=True)
+        began = time.monotonic()
+        record = _measure(title, sizes, silent if quiet else say)
+        seconds[title] = round(time.monotonic() - began, 1)
+        if isinstance(record, str):
+            notes.append(f"{title} failed: {record}")
+            continue
+        series += record.series
+        notes += record.notes
+    return Result(
+        started=started,
+        command=command,
+        profile=profile,
+        sizes=to_dict(sizes),
+        machine=about,
+        seconds=seconds,
+        series=series,
+        notes=notes,
+    )
+
+
+def _measure(title: str, sizes: Sizes, tell: Say) -> Recorder | str:
+    """What a part found, or what it failed with: the others must not be lost for it."""
+    try:
+        with home():
+            found = in_process(PARTS[title], sizes, tell)
+    except PartFailed as error:
+        return str(error)
+    assert isinstance(found, Recorder)
+    return found

@@ -1,0 +1,109 @@
+"""How much each part of the benchmark does: the short run, the full run, and any of it changed.
+
+Every number that decides how long a part takes is here, so that a test can make it tiny and
+a patient user can make it large (`diskless bench run --set tiny_puts=2000`).
+"""
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from diskless.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    repetitions: int = 5
+    """How often every system takes its turn at the same work."""
+    shapes: tuple[str, ...] = ("2+1", "4+2", "8+3")
+
+    tiny_bytes: int = 1024
+    tiny_puts: int = 300
+    concurrent_puts: int = 1600
+    burst_files: int = 200
+    burst_bytes: int = 20 * 1024
+    bursts: int = 10
+    bulk_mib: int = 64
+    bulk_files: int = 4
+    single_mib: int = 256
+    """One large file into 4+2 alone, beside the plain stream."""
+    memory_mib: int = 512
+    leader_kills: int = 10
+    repair_mib: int = 1024
+
+    spark_systems: tuple[str, ...] = ("4+2",)
+    """The shapes whose checkpoints Spark writes, beside disk and tmpfs."""
+    spark_setups: tuple[str, ...] = ("hdfs-8", "rocksdb-8", "hdfs-50")
+    spark_other_setups: tuple[str, ...] = ("hdfs-8",)
+    """For the shapes other than 4+2: what they add is seen there, and 200 partitions take long."""
+    spark_turns: int = 3
+    spark_warm: int = 2
+    spark_batches: int = 10
+    spark_commits: int = 40
+
+    agent_kills: int = 6
+    restart_mb: tuple[float, ...] = (1, 10, 100)
+    restart_providers: tuple[str, ...] = ("hdfs",)
+    restarts: int = 2
+    rebuild_mb: tuple[float, ...] = (1, 10, 100)
+
+    growth_state_mb: tuple[float, ...] = ()
+    growth_agents: tuple[int, ...] = ()
+    growth_files: tuple[int, ...] = (1_000, 10_000)
+
+
+SHORT = Sizes()
+FULL = Sizes(
+    repetitions=9,
+    tiny_puts=1000,
+    concurrent_puts=6400,
+    bursts=20,
+    bulk_files=8,
+    spark_systems=("2+1", "4+2", "8+3"),
+    spark_setups=("hdfs-8", "rocksdb-8", "hdfs-50", "rocksdb-50", "hdfs-200", "rocksdb-200"),
+    spark_other_setups=("hdfs-8", "rocksdb-8"),
+    agent_kills=10,
+    restart_mb=(1, 10, 100, 600),
+    restart_providers=("hdfs", "rocksdb"),
+    restarts=3,
+    rebuild_mb=(1, 10, 100, 600),
+    growth_state_mb=(1, 10, 100, 1000),
+    growth_agents=(6, 12, 18, 24),
+    growth_files=(1_000, 10_000, 100_000),
+)
+
+
+def changed(sizes: Sizes, settings: tuple[str, ...]) -> Sizes:
+    """With `name=value` for each of the settings; lists have commas. Raises BadRequest."""
+    kinds = {entry.name: getattr(sizes, entry.name) for entry in fields(sizes)}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or name not in kinds:
+            raise BadRequest(
+                f"--set {setting!r}: NAME=VALUE, where NAME is one of {', '.join(kinds)}"
+            )
+        try:
+            sizes = replace(sizes, **{name: _parse(getattr(FULL, name), text)})
+        except ValueError as error:
+            raise BadRequest(f"--set {setting!r}: {error}") from None
+    return sizes
+
+
+def _parse(like: Any, text: str) -> Any:
+    if not isinstance(like, tuple):
+        return int(text)
+    words = [word for word in text.split(",") if word]
+    return tuple(
+        type(like[0])(word) if isinstance(like[0], str) else _number(word) for word in words
+    )
+
+
+def _number(text: str) -> float:
+    return int(text) if text.isdigit() else float(text)
+
+
+def to_dict(sizes: Sizes) -> dict[str, Any]:
+    """As JSON has it."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(sizes).items()
+    }

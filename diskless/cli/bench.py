@@ -1,0 +1,14 @@
+"""`diskless bench`: the group; its verbs are in `bench_run` and `bench_report`."""
+
+import click
+
+from diskless.cli import bench_report, bench_run
+
+
+@click.group("bench", context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Measure diskless beside local files and Redis, and report it."""
+
+
+for made in (bench_run.run, bench_report.report):
+    command.add_command(made)
