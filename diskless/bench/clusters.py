@@ -24,7 +24,7 @@ from diskless.config import MIB, ClusterSettings, Tuning
 from diskless.launch import ray_cluster
 
 MEMORY_BYTES = 1024 * MIB
-QUICK_FREEING = {"free_delay_s": 1.0, "janitor_interval_s": 0.25}
+QUICK_FREEING = {"free_delay_s": 0.3, "janitor_interval_s": 0.2}
 """So that what one repetition deleted does not crowd the next."""
 RECOVERY_TIMEOUT_S = 60.0
 POLL_S = 0.02
