@@ -24,7 +24,7 @@ from diskless.config import MIB, ClusterSettings, Tuning
 from diskless.launch import ray_cluster
 
 MEMORY_BYTES = 1024 * MIB
-QUICK_FREEING = {"free_delay_s": 1.0, "janitor_interval_s": 0.25}
+QUICK_FREEING = {"free_delay_s": 0.3, "janitor_interval_s": 0.2}
 """So that what one repetition deleted does not crowd the next."""
 RECOVERY_TIMEOUT_S = 60.0
 POLL_S = 0.02
@@ -116,7 +116,7 @@ def home() -> Iterator[None]:
 @contextmanager
 def cluster(settings: ClusterSettings) -> Iterator[Cluster]:
     """A cluster on a Ray of its own; ended with all that it holds."""
-    with ProcessPoolExecutor(1, mp_context=SPAWN, initializer=_heed_nothing) as keeper:
+    with ProcessPoolExecutor(1, mp_context=SPAWN, initializer=_apart) as keeper:
         keeper.submit(ray_cluster.up, settings).result()
         try:
             with connect(f"diskless://{settings.name}/") as client:
@@ -163,12 +163,19 @@ def _answer(answer: Connection, work: Callable[..., Any], arguments: Sequence[An
         answer.send((f"{type(error).__name__}: {line}", None))
 
 
-def _heed_nothing() -> None:
-    """A keeper outlives what a terminal or `timeout` sends to all of us: it ends the cluster."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+def _apart() -> None:
+    """A keeper outlives what a terminal or `timeout` sends to all of us: it ends the cluster.
+
+    In a session of its own, because Ray sets handlers of its own for signals.
+    """
+    os.setsid()
 
 
 def _end_in_order() -> None:
-    """SIGTERM as an exception, so that clusters and servers are ended."""
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    """SIGTERM as an exception, so that clusters and servers are ended; only the first one."""
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 POLL_S = 0.02
 FIRST_BATCH_TIMEOUT_S = 300.0
+ONE_BATCH_ONLY = "1 hour"
+"""Between triggers, the first of which is at once: nothing is under way when the query stops."""
 DIGEST_CHARS = 128
 """What sha2(…, 512) gives: so many characters that do not compress."""
 
@@ -105,6 +107,7 @@ def run(plan: Plan, tell: Callable[[dict[str, Any]], None]) -> None:
         .writeStream.outputMode("update")
         .format("noop")
         .option("checkpointLocation", plan.checkpoint)
+        .trigger(processingTime=ONE_BATCH_ONLY if plan.batches == 1 else "0 seconds")
         .start()
     )
     last, told = -1, 0

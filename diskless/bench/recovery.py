@@ -27,7 +27,6 @@ SYSTEM = works.diskless(works.MAIN_SHAPE)
 DISK_DIRECTORY = "/var/tmp"
 MB = 1_000_000
 VALUE_BYTES = 1000
-BUILD_MB_PER_BATCH = 50
 RESTART_ROWS = 1000
 HEALTHY_BATCHES = 6
 STREAM = Plan(checkpoint="", keys=200_000, rows_per_batch=20_000)
@@ -141,15 +140,10 @@ def restart_plan(directory: Path, provider: str, megabytes: float) -> Plan:
 
 
 def build(plan: Plan) -> None:
-    """All keys once, in batches that a small heap can take."""
-    keys = plan.keys
-    rows = min(keys, BUILD_MB_PER_BATCH * MB // VALUE_BYTES)
-    count = -(-keys // rows)
-    *_, last = queries.batches(replace(plan, rows_per_batch=rows, batches=count))
-    if last["state_rows"] != keys:
-        raise AssertionError(f"the state has {last['state_rows']} rows, not {keys}")
-    for _ in queries.batches(replace(plan, batches=1)):
-        pass  # What was under way when the first query stopped is a large batch: not ours to time.
+    """A checkpoint whose state has every key, by one batch."""
+    (only,) = queries.batches(replace(plan, rows_per_batch=plan.keys, batches=1))
+    if only["state_rows"] != plan.keys:
+        raise AssertionError(f"the state has {only['state_rows']} rows, not {plan.keys}")
 
 
 def _restart_s(plan: Plan) -> tuple[float, float]:

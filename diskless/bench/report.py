@@ -170,4 +170,6 @@ def number(value: float) -> str:
 
 
 def _size(entry: Series) -> str:
-    return "" if entry.size is None else f"{entry.size:,g}"
+    if entry.size is not None:
+        return f"{entry.size:,g}"
+    return f"beside {entry.beside}" if entry.part == "store" else ""

@@ -4,6 +4,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from diskless.bench import (
     commits,
     growth,
@@ -16,7 +18,7 @@ from diskless.bench import (
     store,
 )
 from diskless.bench.clusters import PartFailed, home, in_process
-from diskless.bench.figures import Result, Series
+from diskless.bench.figures import Result
 from diskless.bench.recorder import Recorder, Say
 from diskless.bench.sizes import Sizes, to_dict
 
@@ -47,34 +49,38 @@ def run(
     only: Sequence[str] = (),
     command: str,
     profile: str,
+    keep: Callable[[Result], object],
     quiet: bool = False,
 ) -> Result:
-    """Measures what was asked for. A part that fails is noted, and the others go on."""
-    started, about = time.strftime("%F %T"), machine.describe()
-    seconds: dict[str, float] = {}
-    series: list[Series] = []
-    notes: list[str] = []
+    """Measures what was asked for, and has what is there kept after each part.
+
+    A part that fails is noted, and the others go on.
+    """
+    result = Result(
+        started=time.strftime("%F %T"),
+        command=command,
+        profile=profile,
+        sizes=to_dict(sizes),
+        machine=machine.describe(),
+        seconds={},
+        series=[],
+    )
     for title in only or PARTS:
         if not quiet:
             print(f"{title} …", file=sys.stderr, flush=True)
         began = time.monotonic()
-        record = _measure(title, sizes, silent if quiet else say)
-        seconds[title] = round(time.monotonic() - began, 1)
-        if isinstance(record, str):
-            notes.append(f"{title} failed: {record}")
-            continue
-        series += record.series
-        notes += record.notes
-    return Result(
-        started=started,
-        command=command,
-        profile=profile,
-        sizes=to_dict(sizes),
-        machine=about,
-        seconds=seconds,
-        series=series,
-        notes=notes,
-    )
+        found = _measure(title, sizes, silent if quiet else say)
+        series, notes = ([], [f"{title} failed: {found}"])
+        if isinstance(found, Recorder):
+            series, notes = found.series, found.notes
+        result = replace(
+            result,
+            seconds=result.seconds | {title: round(time.monotonic() - began, 1)},
+            series=[*result.series, *series],
+            notes=[*result.notes, *notes],
+        )
+        keep(result)
+    return result
 
 
 def _measure(title: str, sizes: Sizes, tell: Say) -> Recorder | str:

@@ -34,6 +34,8 @@ QUERY = Plan(checkpoint="", keys=200_000, rows_per_batch=20_000)
 COMMIT = bytes(range(256)) * 4
 MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager"
 LAST_WORDS_S = 1.0
+LONG = "hdfs-8"
+"""The set-up that the bounds are about."""
 
 
 class Setup(NamedTuple):
@@ -135,7 +137,9 @@ def _compare(
     for turn in range(sizes.spark_turns):
         for name, place in places.items():
             before = client.status()["log"]["op"]
-            seen = _turn(spark, f"{place}/bench/{setup}", turn, sizes)
+            batches = sizes.spark_batches if setup == LONG else sizes.spark_more_batches
+            warm = sizes.spark_warm * (1 if turn else 2)
+            seen = _turn(spark, f"{place}/bench/{setup}", warm=warm, batches=batches)
             checkpoint = statistics.median(map(checkpoint_ms, seen))
             trigger = statistics.median(_trigger_ms(batch) for batch in seen)
             note = f"{sizes.spark_turns} × {len(seen)} batches"
@@ -148,10 +152,9 @@ def _compare(
         record.add(work, name, value, unit)
 
 
-def _turn(spark: "SparkSession", checkpoint: str, turn: int, sizes: Sizes) -> list[Progress]:
+def _turn(spark: "SparkSession", checkpoint: str, *, warm: int, batches: int) -> list[Progress]:
     """Goes on from the checkpoint, and gives the progress of the batches after warming up."""
-    warm = sizes.spark_warm * (1 if turn else 2)
-    batches: list[Progress] = []
+    seen: list[Progress] = []
     query = (
         aggregate(spark, QUERY)
         .writeStream.outputMode("update")
@@ -159,9 +162,8 @@ def _turn(spark: "SparkSession", checkpoint: str, turn: int, sizes: Sizes) -> li
         .option("checkpointLocation", checkpoint)
         .start()
     )
-    more = warm + sizes.spark_batches
-    follow(query, more=more, timeout_s=TURN_TIMEOUT_S, each=batches.append)
-    return batches[warm:]
+    follow(query, more=warm + batches, timeout_s=TURN_TIMEOUT_S, each=seen.append)
+    return seen[warm:]
 
 
 def _counted(events: list[Event], setup: str) -> Iterator[tuple[str, float, str]]:

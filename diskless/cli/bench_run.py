@@ -50,15 +50,15 @@ def run(
 
     measured = sizes.changed(sizes.FULL if full else sizes.SHORT, settings)
     out.mkdir(parents=True, exist_ok=True)  # now, not after a quarter of an hour
+    path = out / RESULT_NAME
     result = run_bench(
         measured,
         only=chosen,
         command=_command(full, only, settings),
         profile="full" if full else "short",
+        keep=lambda so_far: path.write_bytes(figures.encode(so_far)),
         quiet=context.json,
     )
-    path = out / RESULT_NAME
-    path.write_bytes(figures.encode(result))
     status = show(context, result, out)
     context.say(f"all figures: {path}")
     failed = [note for note in result.notes if " failed: " in note]
