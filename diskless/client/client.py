@@ -106,15 +106,12 @@ class Client:
         self, files: Mapping[str, Buffer], *, overwrite: bool = False
     ) -> Sequence[Status]:
         """Stores several files that become visible in one step, or none of them."""
-        views = [memoryview(data).cast("B") for data in files.values()]
-        new = [
-            NewFile(path, len(view), format_checksum(file_checksum(view)))
-            for path, view in zip(files, views, strict=True)
-        ]
+        views = {path: memoryview(data).cast("B") for path, data in files.items()}
         what = f"write {next(iter(files), '')}"
-        if sum(len(view) for view in views) <= PUT_BYTES_MAX:
-            return self._put(new, views, overwrite=overwrite, what=what)
-        return self._upload(new, views, overwrite=overwrite, what=what)
+        if sum(len(view) for view in views.values()) <= PUT_BYTES_MAX:
+            new = [_new_file(path, view) for path, view in views.items()]
+            return self._put(new, list(views.values()), overwrite=overwrite, what=what)
+        return self._upload(views, overwrite=overwrite, what=what)
 
     def open(
         self, path: str, mode: Literal["rb", "wb", "xb"] = "rb", *, overwrite: bool | None = None
@@ -144,13 +141,13 @@ class Client:
         return cast(list[Status], reply.meta.files)
 
     def _upload(
-        self, files: Sequence[NewFile], views: Sequence[memoryview], *, overwrite: bool, what: str
+        self, views: Mapping[str, memoryview], *, overwrite: bool, what: str
     ) -> Sequence[Status]:
         """Everything is at hand, so a lost upload can begin again, under the same ticket."""
         upload = Upload(self._caller, what=what)
         for restarts_left in range(RESTARTS_MAX, -1, -1):
             try:
-                return _send(upload, files, views, overwrite=overwrite)
+                return _send(upload, views, overwrite=overwrite)
             except UploadLost:
                 upload.abort()
                 if not restarts_left:
@@ -256,12 +253,19 @@ class Client:
         self.close()
 
 
-def _send(
-    upload: Upload, files: Sequence[NewFile], views: Sequence[memoryview], *, overwrite: bool
-) -> Sequence[Status]:
-    """Sends the views as one stream. Nobody changes them: their owner waits for us."""
+def _new_file(path: str, view: memoryview) -> NewFile:
+    return NewFile(path, len(view), format_checksum(file_checksum(view)))
+
+
+def _send(upload: Upload, views: Mapping[str, memoryview], *, overwrite: bool) -> Sequence[Status]:
+    """Sends the views as one stream. Nobody changes them: their owner waits for us.
+
+    A file's checksum is taken when its frames are on their way: the agent has them to work on.
+    """
     frames = Frames()
-    for view in views:
+    files: list[NewFile] = []
+    for path, view in views.items():
         for frame in frames.cut(view, lasting=True):
             upload.append(frame)
+        files.append(_new_file(path, view))
     return upload.commit(files, overwrite=overwrite, tail=frames.tail)
