@@ -82,8 +82,8 @@ def plan_rehosting(
 
     `under_way` are the slots that Ray has an actor for, and the node that it is on, if it
     is on one: they are left alone. Nodes in `unfit` are passed over. With `one_host` nothing
-    listens beyond loopback, so another host is of no use. No host gets more agents than
-    some host was given by `up`.
+    listens beyond loopback, so another host is of no use. Otherwise no host gets more
+    agents than some host was given by `up`.
     """
     by_id = {node.id: node for node in nodes}
     gone = sorted(
@@ -95,9 +95,17 @@ def plan_rehosting(
         for slot, node in under_way.items()
         if node is not None and (slot not in agents or agents[slot].node not in by_id)
     ]
-    hosts = Counter(agent.host for agent in agents.values())
+    # Apart: the place of one that is gone may be another's by now, and was not given twice.
+    most = max(
+        [
+            *Counter(n.host for n in settled).values(),
+            *Counter(agents[s].host for s in gone).values(),
+        ],
+        default=1,
+    )
+    hosts = {agent.host for agent in agents.values()}
     fit = [node for node in nodes if node.id not in unfit and (not one_host or node.host in hosts)]
-    moves = assign(gone, fit, taken=[*settled, *coming], per_host_max=max(hosts.values()))
+    moves = assign(gone, fit, taken=[*settled, *coming], per_host_max=None if one_host else most)
     return Rehosting(moves=moves, homeless=[slot for slot in gone if slot not in moves])
 
 

@@ -101,6 +101,17 @@ def test_a_host_that_came_back_as_a_new_node_gets_its_agent_again() -> None:
     assert plan.moves == {1: back}
 
 
+def test_hosts_that_came_back_in_another_order_do_not_make_others_double_up() -> None:
+    """One has the other's slot by now, and the record of that slot still names it."""
+    a, b, c = hosts(*"abc")
+    again = RayNode("c again", *c[1:])
+    agents = roster(a, b, c)
+    agents[1] = msgspec.structs.replace(agents[1], node=again.id, host=again.host)
+    agents[2] = msgspec.structs.replace(agents[2], up=False)
+    plan = plan_rehosting(agents, overdue={2}, nodes=[a, again], under_way={})
+    assert plan == Rehosting(moves={}, homeless=[2])
+
+
 def test_no_host_gets_more_agents_than_up_gave_to_some_host() -> None:
     a, b, c, d = nodes = hosts(*"abcd")
     plan = lose(roster(a, a, b, b, c, d), nodes, a)
