@@ -25,6 +25,7 @@ from diskless.config import KIB, parse_bytes
 from diskless.model import Event
 from diskless.namespace.events import EVENTS_MAX
 from diskless.workloads.progress import Progress, checkpoint_ms, follow
+from diskless.workloads.session import stderr_to
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -184,7 +185,8 @@ def _trigger_ms(progress: Progress) -> float:
 
 @contextmanager
 def _session(name: str) -> Iterator["SparkSession"]:
-    spark = session(Plan(checkpoint="", cluster=name, keys=1, rows_per_batch=1))
+    with tempfile.NamedTemporaryFile() as chatter, stderr_to(Path(chatter.name)):
+        spark = session(Plan(checkpoint="", cluster=name, keys=1, rows_per_batch=1))
     spark.sparkContext.setLogLevel("OFF")  # it calls a stopped query an error
     try:
         yield spark
