@@ -11,10 +11,7 @@ from diskless.bench import machine
 from diskless.bench.clusters import PartFailed, home, in_process
 from diskless.bench.figures import Result
 from diskless.bench.recorder import Recorder, Say
-from diskless.bench.sizes import Sizes, to_dict
-
-PARTS = ("limits", "store", "single", "commits", "spark", "recovery", "repair", "growth")
-"""Modules of this package, in the order in which they run."""
+from diskless.bench.sizes import PARTS, Sizes, to_dict
 
 
 def say(text: str) -> None:
