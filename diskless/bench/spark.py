@@ -149,7 +149,7 @@ def _compare(
             if place.startswith("diskless:"):
                 events += client.events(before, EVENTS_MAX)
     name = next(name for name, place in places.items() if place.startswith("diskless:"))
-    for work, value, unit in _counted(events, setup):
+    for work, value, unit in counted(events, setup):
         record.add(work, name, value, unit)
 
 
@@ -167,7 +167,7 @@ def _turn(spark: "SparkSession", checkpoint: str, *, warm: int, batches: int) ->
     return seen[warm:]
 
 
-def _counted(events: list[Event], setup: str) -> Iterator[tuple[str, float, str]]:
+def counted(events: list[Event], setup: str) -> Iterator[tuple[str, float, str]]:
     """As the agents saw it: puts and renames, but not the deletion of old files."""
     puts = [event.text.split() for event in events if event.kind == "put"]
     commands = len(puts) + sum(event.kind == "rename" for event in events)
