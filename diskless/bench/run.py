@@ -3,35 +3,15 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from msgspec.structs import replace
 
-from diskless.bench import (
-    commits,
-    growth,
-    limits,
-    machine,
-    recovery,
-    repair,
-    single,
-    spark,
-    store,
-)
+from diskless.bench import machine
 from diskless.bench.clusters import PartFailed, home, in_process
 from diskless.bench.figures import Result
 from diskless.bench.recorder import Recorder, Say
-from diskless.bench.sizes import Sizes, to_dict
-
-PARTS: dict[str, Callable[[Sizes, Say], Recorder]] = {
-    "limits": limits.run,
-    "store": store.run,
-    "single": single.run,
-    "commits": commits.run,
-    "spark": spark.run,
-    "recovery": recovery.run,
-    "repair": repair.run,
-    "growth": growth.run,
-}
+from diskless.bench.sizes import PARTS, Sizes, to_dict
 
 
 def say(text: str) -> None:
@@ -87,8 +67,14 @@ def _measure(title: str, sizes: Sizes, tell: Say) -> Recorder | str:
     """What a part found, or what it failed with: the others must not be lost for it."""
     try:
         with home():
-            found = in_process(PARTS[title], sizes, tell)
+            found = in_process(_part, title, sizes, tell)
     except PartFailed as error:
         return str(error)
     assert isinstance(found, Recorder)
     return found
+
+
+def _part(title: str, sizes: Sizes, tell: Say) -> Recorder:
+    """Imported here, so that a part whose library is missing fails alone."""
+    measured: Recorder = import_module(f"diskless.bench.{title}").run(sizes, tell)
+    return measured

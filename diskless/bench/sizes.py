@@ -9,6 +9,9 @@ from typing import Any
 
 from diskless.errors import BadRequest
 
+PARTS = ("limits", "store", "single", "commits", "spark", "recovery", "repair", "growth")
+"""Of a run, in their order: modules of this package."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:

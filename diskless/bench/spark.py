@@ -25,6 +25,7 @@ from diskless.config import KIB, parse_bytes
 from diskless.model import Event
 from diskless.namespace.events import EVENTS_MAX
 from diskless.workloads.progress import Progress, checkpoint_ms, follow
+from diskless.workloads.session import stderr_to
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,7 +149,7 @@ def _compare(
             if place.startswith("diskless:"):
                 events += client.events(before, EVENTS_MAX)
     name = next(name for name, place in places.items() if place.startswith("diskless:"))
-    for work, value, unit in _counted(events, setup):
+    for work, value, unit in counted(events, setup):
         record.add(work, name, value, unit)
 
 
@@ -166,7 +167,7 @@ def _turn(spark: "SparkSession", checkpoint: str, *, warm: int, batches: int) ->
     return seen[warm:]
 
 
-def _counted(events: list[Event], setup: str) -> Iterator[tuple[str, float, str]]:
+def counted(events: list[Event], setup: str) -> Iterator[tuple[str, float, str]]:
     """As the agents saw it: puts and renames, but not the deletion of old files."""
     puts = [event.text.split() for event in events if event.kind == "put"]
     commands = len(puts) + sum(event.kind == "rename" for event in events)
@@ -184,7 +185,8 @@ def _trigger_ms(progress: Progress) -> float:
 
 @contextmanager
 def _session(name: str) -> Iterator["SparkSession"]:
-    spark = session(Plan(checkpoint="", cluster=name, keys=1, rows_per_batch=1))
+    with tempfile.NamedTemporaryFile() as chatter, stderr_to(Path(chatter.name)):
+        spark = session(Plan(checkpoint="", cluster=name, keys=1, rows_per_batch=1))
     spark.sparkContext.setLogLevel("OFF")  # it calls a stopped query an error
     try:
         yield spark

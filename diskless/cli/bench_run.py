@@ -5,12 +5,11 @@ from pathlib import Path
 
 import click
 
+from diskless.bench.sizes import PARTS
 from diskless.cli import exits
 from diskless.cli.bench_report import DIRECTORY, RESULT_NAME, show
 from diskless.cli.verb import Context, verb
 from diskless.errors import BadRequest
-
-PARTS = ("limits", "store", "single", "commits", "spark", "recovery", "repair", "growth")
 
 
 @verb(

@@ -22,12 +22,12 @@ def quiet_session(cluster: str, log: Path, *, partitions: int = PARTITIONS) -> S
         .config("spark.sql.shuffle.partitions", partitions)
         .config("spark.sql.session.timeZone", "UTC")
     )
-    with _stderr_to(log):
+    with stderr_to(log):
         return diskless.spark.configure(builder, cluster).getOrCreate()
 
 
 @contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
+def stderr_to(path: Path) -> Iterator[None]:
     """What is started in the block says its warnings to a file, for as long as it lives."""
     sys.stderr.flush()
     before = os.dup(2)

@@ -1,15 +1,18 @@
 """The statistics of samples, the sizes of a run, the machine, and stores that need no cluster."""
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from diskless.bench import machine, sizes
+from diskless.bench import machine, sizes, works
 from diskless.bench.figures import Result, Series, UnknownFormat, decode, encode, ratios, spread_of
-from diskless.bench.query import cached_share
+from diskless.bench.query import cached_share, committed_s
+from diskless.bench.spark import counted, parse_setup
 from diskless.bench.stores import FilesAt
 from diskless.errors import BadRequest
+from diskless.model import Event
 
 # Statistics.
 
@@ -137,6 +140,45 @@ def test_this_machine_is_described() -> None:
     assert about["cpu"] not in ("", "unknown")
     assert {"python", "ray", "grpcio", "pyspark", "java", "redis-server"} <= set(about["versions"])
     assert about["versions"]["ray"] != "missing"
+
+
+# Spark.
+
+
+def test_a_batch_was_committed_when_its_trigger_ended() -> None:
+    progress = {
+        "timestamp": "2026-11-16T10:00:00.250Z",
+        "durationMs": {"triggerExecution": 1500},
+    }
+    assert committed_s(progress) == datetime(2026, 11, 16, 10, 0, 1, 750_000, UTC).timestamp()
+
+
+def test_commands_are_counted_for_each_file_and_each_batch() -> None:
+    texts = {
+        "put": [
+            "put /q/offsets/0 512 B",
+            "put /q/state/0/0/1.delta 1.5 KiB",
+            "put /q/commits/0 0 B",
+            "put /q/offsets/1 512 B",
+            "put /q/state/0/0/.2.delta.tmp 1.5 KiB",
+            "put /q/commits/1 0 B",
+        ],
+        "rename": ["rename /q/state/0/0/.2.delta.tmp to /q/state/0/0/2.delta"],
+        "delete": ["delete /q/offsets/0"],
+    }
+    events = [Event(0, 0, kind, text) for kind, lines in texts.items() for text in lines]
+    found = {work: value for work, value, _ in counted(events, "hdfs-8")}
+    assert found == {
+        works.SPARK_FILE_COMMANDS: 7 / 6,
+        works.batch_commands("hdfs-8"): 3.5,
+        works.batch_bytes("hdfs-8"): 2.0,
+    }
+
+
+def test_a_set_up_names_its_state_provider_and_its_partitions() -> None:
+    assert parse_setup("rocksdb-50") == ("rocksdb", 50)
+    with pytest.raises(ValueError, match="one of rocksdb, hdfs"):
+        parse_setup("redis-8")
 
 
 # Files as a store.
