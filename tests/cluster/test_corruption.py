@@ -8,6 +8,7 @@ import pytest
 
 from diskless.checksum import BLOCK_BYTES, block_checksums, file_checksum, seed
 from diskless.client import Client
+from diskless.client.upload import Upload
 from diskless.config import KIB, MIB
 from diskless.errors import CorruptData, TooFewShards
 from diskless.gateway.messages import NewFile
@@ -245,9 +246,14 @@ def test_a_file_that_does_not_match_its_checksum_is_refused(
     cluster: LocalCluster, client: Client, size: int
 ) -> None:
     """The client's checksum goes with the bytes, so damage before the agent shows."""
-    damaged = flipped(content(size), 4 * size)
+    damaged = memoryview(flipped(content(size), 4 * size))
     file = NewFile("/damaged", size, f"{file_checksum(content(size)):016x}")
-    send = client._put if size <= MIB else client._upload
     with pytest.raises(CorruptData, match="/damaged was damaged"):
-        send([file], [memoryview(damaged)], overwrite=False, what="write /damaged")
+        if size <= MIB:
+            client._put([file], [damaged], overwrite=False, what="write /damaged")
+        else:
+            upload = Upload(client._caller, what="write /damaged")
+            upload.append(damaged[:MIB])
+            upload.append(damaged[MIB : 2 * MIB])
+            upload.commit([file], overwrite=False, tail=damaged[2 * MIB :])
     assert not client.exists("/damaged")
