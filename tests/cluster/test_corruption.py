@@ -248,12 +248,18 @@ def test_a_file_that_does_not_match_its_checksum_is_refused(
     """The client's checksum goes with the bytes, so damage before the agent shows."""
     damaged = memoryview(flipped(content(size), 4 * size))
     file = NewFile("/damaged", size, f"{file_checksum(content(size)):016x}")
+    send = _put if size <= MIB else _upload
     with pytest.raises(CorruptData, match="/damaged was damaged"):
-        if size <= MIB:
-            client._put([file], [damaged], overwrite=False, what="write /damaged")
-        else:
-            upload = Upload(client._caller, what="write /damaged")
-            upload.append(damaged[:MIB])
-            upload.append(damaged[MIB : 2 * MIB])
-            upload.commit([file], overwrite=False, tail=damaged[2 * MIB :])
+        send(client, file, damaged)
     assert not client.exists("/damaged")
+
+
+def _put(client: Client, file: NewFile, data: memoryview) -> None:
+    client._put([file], [data], overwrite=False, what="write /damaged")
+
+
+def _upload(client: Client, file: NewFile, data: memoryview) -> None:
+    upload = Upload(client._caller, what="write /damaged")
+    for at in range(0, 2 * MIB, MIB):
+        upload.append(data[at : at + MIB])
+    upload.commit([file], overwrite=False, tail=data[2 * MIB :])
