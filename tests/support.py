@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import psutil
@@ -331,7 +332,8 @@ def flipped(data: bytes, bit: int) -> bytes:
 
 
 class Relay:
-    """Stands before an agent's gRPC door: passes bytes on, holds them back, or refuses.
+    """Stands before an agent's gRPC door and its lanes: passes bytes on, holds them back, or
+    refuses.
 
     The agent itself, its memory and its incarnation stay as they are. Use it in a `with`
     block: beyond that the agent cannot be reached.
@@ -342,8 +344,9 @@ class Relay:
         self._node = cluster.nodes[slot]
         self._host, port = self._node.address.rsplit(":", 1)
         self._port = int(port)
-        self._inner = 0
-        self._server: asyncio.Server | None = None
+        self._inner: dict[int, int] = {}  # what it passes on, from port to port
+        self._lane_port = 0
+        self._servers: list[asyncio.Server] = []
         self._flowing = asyncio.Event()
         self._pipes: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -371,27 +374,38 @@ class Relay:
         self._cluster.run(self._listen())
 
     async def _move_in(self) -> None:
-        """The agent's door moves elsewhere, and the relay takes its address."""
-        await self._node.server.stop()
-        address = await self._node.server.start(self._host)
-        self._inner = int(address.rsplit(":", 1)[1])
+        """The agent's doors move elsewhere, and the relay takes their places."""
+        server = self._node.server
+        self._lane_port = server._lane_port
+        await server.stop()
+        address = await server.start(self._host)
+        self._inner = {
+            self._port: int(address.rsplit(":", 1)[1]),
+            self._lane_port: server._lane_port,
+        }
+        server._lane_port = self._lane_port
         self._flowing.set()
         await self._listen()
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._accept, self._host, self._port)
+        self._servers = [
+            await asyncio.start_server(partial(self._accept, inner), self._host, port)
+            for port, inner in self._inner.items()
+        ]
 
     async def _cut(self) -> None:
-        assert self._server is not None
-        self._server.close()
+        for server in self._servers:
+            server.close()
         self._flowing.set()
         for writer in self._writers:
             writer.transport.abort()
         for pipe in self._pipes:
             pipe.cancel()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from_agent, to_agent = await asyncio.open_connection(self._host, self._inner)
+    async def _accept(
+        self, inner: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        from_agent, to_agent = await asyncio.open_connection(self._host, inner)
         self._writers |= {writer, to_agent}
         for source, sink in ((reader, to_agent), (from_agent, writer)):
             pipe = asyncio.create_task(self._pipe(source, sink))

@@ -256,17 +256,21 @@ class _StripeRead:
             return None
 
     async def _reconstruct(self, lost: list[tuple[int, int, int]]) -> dict[int, memoryview]:
-        """The lost pieces, from the same columns of any m shards."""
+        """The lost pieces, from the same columns of any m shards, or of their own after all."""
         low = min(start for _, start, _ in lost)
         high = max(stop for _, _, stop in lost)
-        columns = await self.gather_columns(low, high, skip={index for index, _, _ in lost})
+        wanted = {index for index, _, _ in lost}
+        columns = await self.gather_columns(low, high, skip=wanted, wanted=wanted)
         missing = [index for index, _, _ in lost if index not in columns]
         rebuilt = self._codec.reconstruct(columns, missing) if missing else {}
         whole = columns | rebuilt
         return {index: memoryview(whole[index])[a - low : b - low] for index, a, b in lost}
 
-    async def gather_columns(self, low: int, high: int, skip: set[int]) -> dict[int, memoryview]:
-        """Columns [low, high) of m shards; those in `skip` come last, if at all."""
+    async def gather_columns(
+        self, low: int, high: int, *, skip: set[int], wanted: set[int] | None = None
+    ) -> dict[int, memoryview]:
+        """Columns [low, high) of m shards; those in `skip` come last, if at all. Fewer if all
+        `wanted` are among them: they were only slow, and may be all that is left."""
         need = self._stripe.data_shards
         order = sorted(
             (i for i in range(self._codec.total_shards) if i not in self._bad),
@@ -279,7 +283,7 @@ class _StripeRead:
         columns: dict[int, memoryview] = {}
         waiting: dict[asyncio.Task[memoryview | None], int] = {}
         try:
-            while len(columns) < need:
+            while len(columns) < need and not (wanted and wanted <= columns.keys()):
                 while order and len(columns) + len(waiting) < need:
                     index = order.pop(0)
                     waiting[asyncio.create_task(self._try(index, low, high))] = index

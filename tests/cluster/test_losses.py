@@ -137,6 +137,17 @@ def test_every_loss_of_one_more_fails_loudly_or_reads_right(loaded: Loaded) -> N
             assert refused >= len(large)
 
 
+def test_a_slow_shard_is_read_when_it_is_all_that_is_left_of_a_file(
+    start: StartCluster, connect: Connect
+) -> None:
+    """Every shard is slow here. Others are asked too, and are gone: k+1 of them."""
+    cluster = start(tuning=replace(CALM, hedge_delay_s=1e-6))
+    loaded = Loaded(cluster, connect(cluster))
+    for lost in losses(loaded, cluster.settings.parity_shards + 1):
+        with hidden_shards(cluster, *lost):
+            assert loaded.check_reads(lost) < len(FILES)
+
+
 def test_every_byte_range_survives_every_loss_of_k_agents(loaded: Loaded) -> None:
     path = f"/of-{SIZES[-1]}"
     whole = FILES[path]

@@ -45,7 +45,7 @@ def test_a_write_is_on_both_replicas_and_survives_the_loss_of_two_servers() -> N
 def test_a_write_that_reaches_too_few_replicas_fails() -> None:
     with redis_servers.servers() as servers:
         lonely = RedisStore(redis_servers.connect(servers.ports[0]), replicas=3)
-        lonely.wait_ms = 50
+        lonely.wait_ms = 1000
         with pytest.raises(TimeoutError, match="2 of 3 replicas"):
             lonely.write("a", b"1")
         lonely.close()
