@@ -253,7 +253,10 @@ class Replica:
     def _not_leader(self) -> DisklessError:
         leader = self.leader
         if leader is not None:
-            return NotLeader(f"{slot_name(self.slot)} does not lead: ask {slot_name(leader)}")
+            # One that hears too few of the others names a leader whom nobody may follow.
+            return self.cut_off() or NotLeader(
+                f"{slot_name(self.slot)} does not lead: ask {slot_name(leader)}"
+            )
         return self._no_quorum() or NotLeader(
             f"{slot_name(self.slot)} does not lead, and knows no leader"
         )

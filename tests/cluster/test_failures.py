@@ -1,5 +1,7 @@
 """Agents that die, restart, go silent or come back; strangers; many clients at once."""
 
+import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -13,7 +15,14 @@ import diskless
 from diskless.client import Client
 from diskless.client import connection as connections
 from diskless.config import KIB, MIB
-from diskless.errors import AlreadyExists, TooFewShards, Unauthorized, Unavailable, UploadLost
+from diskless.errors import (
+    AlreadyExists,
+    NoQuorum,
+    TooFewShards,
+    Unauthorized,
+    Unavailable,
+    UploadLost,
+)
 from diskless.gateway.messages import Peer
 from diskless.launch.local import LocalCluster
 from diskless.launch.node import Node, NodeSettings
@@ -579,3 +588,32 @@ def test_a_listing_during_write_many_shows_all_or_none(
         assert seen <= {0, 10}
 
     together(write, watch)
+
+
+def test_an_agent_asked_by_the_impatient_learns_that_the_voters_are_too_few(
+    start: StartCluster,
+) -> None:
+    """Nobody waits for as long as it would wait for a leader that has frozen."""
+    cluster = start()
+    bystander = cluster.nodes[5]
+
+    async def ask_for(patience_s: float) -> None:
+        with contextlib.suppress(TimeoutError, Unavailable):
+            await asyncio.wait_for(bystander.namespace.query(q.Stat("/")), patience_s)
+
+    first = leader(cluster).slot
+    frozen = {first, (first + 1) % 5, (first + 2) % 5}
+
+    def cut() -> None:
+        for slot, node in cluster.nodes.items():
+            node.faults.cut_off(set(cluster.nodes) - {slot} if slot in frozen else frozen)
+
+    def knows_why() -> bool:
+        cluster.run(ask_for(0.6))
+        return isinstance(on_loop(cluster, bystander.namespace.hindrance), NoQuorum)
+
+    on_loop(cluster, cut)
+    eventually(knows_why)
+    for node in cluster.nodes.values():
+        on_loop(cluster, node.faults.heal)
+    eventually(lambda: not knows_why())
