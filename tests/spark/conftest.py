@@ -13,6 +13,7 @@ import diskless
 import diskless.spark
 from diskless.launch.local import LocalCluster
 from diskless.spark.jar import build, jar
+from tests.conftest import StartCluster
 from tests.spark import streams
 from tests.support import check_ledger_of_leader
 
@@ -55,9 +56,10 @@ def spark(cluster: LocalCluster) -> Iterator[Any]:
 
 
 @pytest.fixture
-def end_all(spark: Any) -> Iterator[None]:
+def end_all(spark: Any, start: StartCluster) -> Iterator[None]:
     """For tests with streams: Spark keeps a query's stores, and the pace at which it looks
-    after them, until it is told to end them."""
+    after them, until it is told to end them. Before their cluster ends: a store that looks
+    for a cluster which is gone is waited for as long as it tries."""
     yield
     streams.end_all(spark)
 
