@@ -498,7 +498,7 @@ def _is_cut_off(replica: Replica) -> bool:
     return False
 
 
-@pytest.mark.parametrize("leader_lives", [True, False])
+@pytest.mark.parametrize("leader_lives", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_with_k_plus_1_voters_lost_every_verb_says_what_the_namespace_needs(
     cli: Cli, leader_lives: bool
 ) -> None:
