@@ -27,6 +27,7 @@ from diskless.agent.shards import ShardStore
 from diskless.client import Client, descriptor
 from diskless.codec import codec_for
 from diskless.config import MIB, Tuning
+from diskless.errors import DisklessError
 from diskless.launch.local import LocalCluster
 from diskless.launch.node import Node
 from diskless.model import FileRecord, Stripe, StripeId, cut
@@ -58,6 +59,20 @@ def eventually(condition: Callable[[], object], timeout_s: float = WAIT_S) -> No
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s} s in vain"
         time.sleep(0.01)
+
+
+def states(client: Client) -> list[str]:
+    return [agent["state"] for agent in client.status()["agents"]]
+
+
+def is_whole(client: Client, agents: int) -> bool:
+    """Everything survives k losses, and all agents are there."""
+    try:
+        status = client.status()
+    except DisklessError:
+        return False  # a leader is being elected
+    up = [agent["state"] for agent in status["agents"]] == ["up"] * agents
+    return bool(status["margin"] == status["parity_shards"] and up)
 
 
 def content(size: int, seed: object = 0) -> bytes:

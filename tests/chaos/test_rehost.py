@@ -24,27 +24,13 @@ from diskless.client import Client, connect, descriptor
 from diskless.config import MIB
 from diskless.errors import DisklessError
 from diskless.model import parse_slot
-from tests.support import Program, content, eventually, session_of
+from tests.support import Program, content, eventually, is_whole, session_of, states
 
 SMALL = ("--agents", "3", "-m", "2", "-k", "1", "--memory", "64MiB")
 DATA = content(5 * MIB + 3)
 WAIT_S = 90.0
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
-
-
-def states(client: Client) -> list[str]:
-    return [agent["state"] for agent in client.status()["agents"]]
-
-
-def is_whole(client: Client, agents: int) -> bool:
-    """Everything survives k losses, and all agents are there."""
-    try:
-        status = client.status()
-    except DisklessError:
-        return False  # a leader is being elected
-    up = [agent["state"] for agent in status["agents"]] == ["up"] * agents
-    return bool(status["margin"] == 1 and up)
 
 
 class Hosts:
