@@ -420,3 +420,15 @@ def test_a_directory_cannot_be_opened_for_its_bytes(world: World) -> None:
     for path in ["/dir", "/"]:
         with pytest.raises(PathIsDirectory):
             world.state.open(path)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("/a", "/a/b"), ("/a/b", "/a"), ("/x", "/d/e", "/d/e/f/g/h"), ("/a", "/a")],
+    ids=["child", "parent last", "far below", "twice"],
+)
+def test_files_of_one_put_lie_beside_each_other_or_none_is_made(names: tuple[str, ...]) -> None:
+    world = World()
+    files = [inline_file(name) for name in names]
+    assert world.refusal(world.commit_of(*files)) is BadRequest
+    world.do(world.commit_of(inline_file("/a/b"), inline_file("/ab"), inline_file("/a/bc")))
