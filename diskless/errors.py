@@ -64,6 +64,12 @@ class TooFewShards(DisklessError, OSError):
     exit_code = 6
 
 
+class ShardsAway(TooFewShards):
+    """As TooFewShards, for now: the agents that hold the others are silent, but not lost."""
+
+    retryable = True
+
+
 class CorruptData(DisklessError, OSError):
     """Bytes failed their checksum and no other copy of them could be found."""
 
@@ -87,6 +93,10 @@ class Unavailable(DisklessError, ConnectionError):
 
     exit_code = 9
     retryable = True
+
+
+class AgentGone(Unavailable):
+    """Nobody listens where an agent was: its process has ended, and its memory with it."""
 
 
 class NoQuorum(Unavailable):

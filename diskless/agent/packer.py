@@ -24,6 +24,7 @@ from diskless.errors import (
     InternalError,
     PathIsDirectory,
     PathIsFile,
+    ShardsAway,
     StaleShards,
     TooFewShards,
     UploadLost,
@@ -213,6 +214,8 @@ class Packer:
                 continue
             try:
                 fresh.append(await self._writer.seal(await self._read_stripe(stripe)))
+            except ShardsAway:
+                raise  # They may be back: ask again.
             except TooFewShards as error:
                 raise UploadLost(f"too many agents were lost during the upload: {error}") from None
             self._writer.release(stripe)

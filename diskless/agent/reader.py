@@ -4,18 +4,30 @@ A healthy read fetches only the blocks of the data shards that hold its range, i
 own memory first. A shard that is missing, slow or corrupt is replaced by the same
 columns of others. What is returned was verified; otherwise an error is raised. The holder
 of a shard that could not be read is asked to look at it, so that it is repaired.
+
+Down is not lost: where agents that are only silent could make up for what is missing, a read
+waits for them, and in the end is refused in a way that lets its client ask again.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any
 
 from diskless.agent.ports import ShardPeers
 from diskless.agent.roster import Roster
 from diskless.agent.shards import ShardStore
 from diskless.checksum import BLOCK_BYTES, seed, verify_blocks
 from diskless.codec import codec_for
-from diskless.errors import CorruptData, DisklessError, NotFound, TooFewShards, Unavailable
+from diskless.errors import (
+    AgentGone,
+    CorruptData,
+    DisklessError,
+    NotFound,
+    ShardsAway,
+    TooFewShards,
+    Unavailable,
+)
 from diskless.model import AgentInfo, Extent, Stripe, slot_name
 
 log = logging.getLogger(__name__)
@@ -40,16 +52,18 @@ class Reader:
         locate: Locate,
         hedge_delay_s: float,
         patience_s: float,
+        lost_after_s: float,
     ) -> None:
         """`locate` asks the namespace where stripes are; it raises NotFound for freed ones.
-        `patience_s` is how long agents that do not answer but are not known to be down
-        are asked again, when there are no others."""
+        `patience_s` is how long silent agents are asked again when there are no others;
+        one that has been down for `lost_after_s` is not waited for any more."""
         self._roster = roster
         self._shards = shards
         self._peers = peers
         self._locate = locate
         self.hedge_delay_s = hedge_delay_s
         self._patience_s = patience_s
+        self._lost_after_s = lost_after_s
         self._stripes: dict[str, Stripe] = {}
         self._complaints: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._moved: set[str] = set()
@@ -71,8 +85,9 @@ class Reader:
     async def read(self, extents: Sequence[Extent]) -> list[memoryview]:
         """The bytes of `extents`, in order, as a list of parts.
 
-        Raises TooFewShards, naming the stripe and the agents that are gone; NotFound
-        if the bytes have been freed; Unavailable if the namespace cannot be asked.
+        Raises TooFewShards, naming the stripe and the agents that are gone, or ShardsAway
+        if they may be back; NotFound if the bytes have been freed; Unavailable if the
+        namespace cannot be asked.
         """
         unknown = {extent.stripe for extent in extents} - self._stripes.keys()
         if unknown:
@@ -101,14 +116,13 @@ class Reader:
             raise NotFound(f"stripe {stripe.id} has no bytes {extent.offset} to {end}")
         give_up_s = asyncio.get_running_loop().time() + self._patience_s
         while True:
-            read = _StripeRead(self, stripe, extent.offset, end)
             try:
-                return await read.run()
-            except TooFewShards:
+                return await _StripeRead(self, stripe, extent.offset, end).run()
+            except TooFewShards as error:
                 # The shards may have moved, or been freed, since we learned of them.
                 (again,) = await self._locate([stripe.id])
                 late = asyncio.get_running_loop().time() > give_up_s
-                if late or (again == stripe and not read.may_recover()):
+                if again == stripe and (late or not error.retryable):
                     raise
             self.learn([again])
             stripe = again
@@ -128,7 +142,7 @@ class Reader:
         if agent.slot == self._roster.slot:
             data, checksums = self._shards.fetch(stripe.id, index, first_block=first, blocks=blocks)
         else:
-            data, checksums = await self._peers.fetch(
+            data, checksums = await self._fetch_from(
                 agent, stripe=stripe.id, index=index, first_block=first, blocks=blocks
             )
         good = verify_blocks(data, checksums, seed=seed(stripe.id, index), first_block=first)
@@ -141,13 +155,38 @@ class Reader:
             raise CorruptData(f"shard {index} of stripe {stripe.id} fails its checksum")
         return data[start - first * BLOCK_BYTES : stop - first * BLOCK_BYTES]
 
+    async def _fetch_from(self, agent: AgentInfo, **blocks: Any) -> tuple[memoryview, bytes]:
+        """An agent that is silent already is not given all the time of a fetch, so that the
+        client hears why its read fails before its own time is up."""
+        if self._is_there(agent):
+            return await self._peers.fetch(agent, **blocks)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await self._peers.fetch(agent, **blocks)
+        except TimeoutError:
+            raise Unavailable(f"{slot_name(agent.slot)} is silent") from None
+
+    def _is_there(self, agent: AgentInfo) -> bool:
+        return agent.up and not self._roster.suspects(agent)
+
     def is_near(self, stripe: Stripe, index: int) -> bool:
         return stripe.places[index].slot == self._roster.slot
 
     def is_likely(self, stripe: Stripe, index: int) -> bool:
         """Whether the holder of a shard is there, as far as we know."""
         agent = self._roster.holder(stripe.places[index])
-        return agent is not None and agent.up and not self._roster.suspects(agent)
+        return agent is not None and self._is_there(agent)
+
+    def may_return(self, stripe: Stripe, index: int, error: DisklessError) -> bool:
+        """Whether a shard that could not be had is perhaps only away: its agent is silent.
+        One whose process has ended is not waited for once the leader knows it too."""
+        agent = self._roster.holder(stripe.places[index])
+        return (
+            agent is not None
+            and isinstance(error, Unavailable)
+            and (agent.up or not isinstance(error, AgentGone))
+            and self._roster.down_s(agent) < self._lost_after_s
+        )
 
     def is_up(self, stripe: Stripe, index: int) -> bool:
         """Whether the leader holds the agent that has a shard to be up."""
@@ -220,13 +259,6 @@ class _StripeRead:
         if lost:
             found |= await self._reconstruct(lost)
         return [found[index] for index, _, _ in self._pieces]
-
-    def may_recover(self) -> bool:
-        """Whether an agent that is up did not answer: it may be about to."""
-        return any(
-            isinstance(error, Unavailable) and self._reader.is_up(self._stripe, index)
-            for index, error in self._bad.items()
-        )
 
     async def _fetch_pieces(self) -> dict[int, memoryview]:
         """The healthy way: each piece from its own data shard; slow ones are left out."""
@@ -307,9 +339,12 @@ class _StripeRead:
         return columns
 
     def _too_few(self, readable: int) -> TooFewShards:
-        gone = sorted({self._stripe.places[index].slot for index in self._bad})
-        causes = ", ".join(slot_name(slot) for slot in gone)
-        return TooFewShards(
-            f"stripe {self._stripe.id}: {readable} of {self._stripe.data_shards} required "
-            f"shards readable (gone: {causes})"
+        stripe = self._stripe
+        away = [i for i, error in self._bad.items() if self._reader.may_return(stripe, i, error)]
+        is_lost = readable + len(away) < stripe.data_shards
+        slots = sorted({stripe.places[index].slot for index in self._bad})
+        kind, what = (TooFewShards, "gone") if is_lost else (ShardsAway, "silent or gone")
+        return kind(
+            f"stripe {stripe.id}: {readable} of {stripe.data_shards} required "
+            f"shards readable ({what}: {', '.join(slot_name(slot) for slot in slots)})"
         )

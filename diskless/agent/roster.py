@@ -25,6 +25,7 @@ class Roster:
         self._now_s = now_s
         self._suspect_s = suspect_s
         self._suspect_until: dict[tuple[int, int], float] = {}
+        self._down_since: dict[tuple[int, int], float] = {}
         self._leader: int | None = None
         self._until_leader_moves: set[asyncio.Timeout] = set()
 
@@ -61,6 +62,8 @@ class Roster:
             known = before.get(agent.slot)
             if agent.slot not in self._seeds or (known and known.boot != agent.boot):
                 self._seeds[agent.slot] = agent.address
+        down = [(agent.slot, agent.incarnation) for agent in self.agents.values() if not agent.up]
+        self._down_since = {key: self._down_since.get(key, self._now_s()) for key in down}
         self.changed.set()
 
     def alive(self) -> list[AgentInfo]:
@@ -75,6 +78,11 @@ class Roster:
         """The agent that still has what was stored at `place`, up or not."""
         agent = self.agents.get(place.slot)
         return agent if agent is not None and agent.incarnation == place.incarnation else None
+
+    def down_s(self, agent: AgentInfo) -> float:
+        """How long an agent has been down, as far as this agent saw it."""
+        since = self._down_since.get((agent.slot, agent.incarnation))
+        return 0.0 if since is None else self._now_s() - since
 
     def suspect(self, agent: AgentInfo) -> None:
         """Notes that an agent did not answer."""

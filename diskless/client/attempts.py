@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable
 
-from diskless.errors import DeadlineExceeded, DisklessError, NoQuorum
+from diskless.errors import DeadlineExceeded, DisklessError, NoQuorum, ShardsAway
 
 ATTEMPTS_MIN = 6
 """Attempts that fit in the time even if all agents are silent."""
@@ -34,7 +34,7 @@ class Attempts:
         self._sleep = sleep
         self._began = clock()
         self._failures = 0
-        self._no_quorum: NoQuorum | None = None
+        self._cause: DisklessError | None = None
 
     @property
     def deadline(self) -> float:
@@ -48,15 +48,15 @@ class Attempts:
     def progressed(self) -> None:
         self._began = self._clock()
         self._failures = 0
-        self._no_quorum = None
+        self._cause = None
 
     def failed(self, error: DisklessError) -> None:
         """Pauses before the next attempt. Raises DeadlineExceeded if there is no time for it."""
         pause = self._pause()
         self._failures += 1
-        if isinstance(error, NoQuorum):
-            self._no_quorum = error
-        error = self._no_quorum or error  # It explains what the others only show.
+        if isinstance(error, (NoQuorum, ShardsAway)):
+            self._cause = error
+        error = self._cause or error  # It explains what the others only show.
         if self._clock() + pause >= self._end:
             raise DeadlineExceeded(
                 f"{self._what}: gave up after {self._clock() - self._began:.1f} s, "

@@ -118,6 +118,7 @@ class Node:
             locate=lambda stripes: self.namespace.query(q.Locate(tuple(stripes))),
             hedge_delay_s=tuning.hedge_delay_s,
             patience_s=2 * tuning.failure_timeout_s,
+            lost_after_s=tuning.repair_delay_s,
         )
         self.rebuilder = Rebuilder(
             roster=self.roster, shards=self.shards, peers=self.peers, reader=self.reader

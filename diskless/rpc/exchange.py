@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from diskless.errors import BadFrame, DisklessError, InternalError, Unavailable
+from diskless.errors import AgentGone, BadFrame, DisklessError, InternalError, Unavailable
 from diskless.rpc.wire import Buffer
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,8 @@ BATCH_CALLS_MAX = 256
 BATCH_BYTES_MAX = (1 << 20) + (64 << 10)
 """The shards that four stripes have for one agent, and what is said about them."""
 QUEUE_BYTES_MAX = 32 << 20
+REFUSED = "Connection refused"
+"""What gRPC's text has of the system's ECONNREFUSED; its status codes do not tell."""
 SERVING_MAX = 1024
 """Calls of one stream that an agent works on at once; then it stops reading."""
 
@@ -155,7 +157,8 @@ class Link:
         self._lost(detail or "stream ended")
 
     def _lost(self, detail: object) -> None:
-        self._break(Unavailable(f"{self._peer} cannot be reached: {detail}"))
+        kind = AgentGone if REFUSED in str(detail) else Unavailable
+        self._break(kind(f"{self._peer} cannot be reached: {detail}"))
         if self._on_broken is not None:
             self._on_broken()
 

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +15,7 @@ from diskless.errors import (
     BadRequest,
     CapacityExceeded,
     OverBudget,
+    ShardsAway,
     TooFewShards,
     Unavailable,
 )
@@ -27,6 +30,7 @@ from tests.support import (
     eventually,
     leader,
     on_loop,
+    record_of,
     stripes_of,
 )
 
@@ -103,6 +107,52 @@ def test_an_agent_that_reaches_nobody_does_not_call_the_others_dead(start: Start
             node.writer.check_protectable()
 
     on_loop(cluster, suspect_all)
+
+
+def test_a_read_waits_for_agents_that_are_only_cut_off(
+    start: StartCluster, connect: Connect, make_chaos: MakeChaos
+):
+    """k+1 of them: nothing is lost, so a patient client gets its bytes when they are back."""
+    cluster = start(tuning=replace(CALM, failure_timeout_s=0.5, repair_delay_s=60.0))
+    client, chaos = connect(cluster), make_chaos(cluster)
+    client.write("/a", content(3 * MIB))
+    chaos.plant(fault("partition", 3, 4, 5), max_down=K + 1)
+    eventually(lambda: not any(is_up(client, slot) for slot in (3, 4, 5)))
+    reader, extents = cluster.nodes[0].reader, record_of(cluster, "/a").extents
+    with ThreadPoolExecutor(1) as pool:
+        patient = pool.submit(client.read, "/a")
+        away = r"3 of 4 .* \(silent or gone: agent-3, agent-4, agent-5\)"
+        with pytest.raises(ShardsAway, match=away):
+            cluster.run(reader.read(extents))
+        assert not patient.done()
+        chaos.heal()
+        assert patient.result() == content(3 * MIB)
+
+
+def test_a_read_does_not_wait_for_agents_that_count_as_lost(
+    start: StartCluster, connect: Connect, make_chaos: MakeChaos
+):
+    tuning = replace(CALM, failure_timeout_s=0.5, repair_delay_s=1.0)
+    cluster = start(tuning=tuning)
+    client, chaos = connect(cluster), make_chaos(cluster)
+    client.write("/a", content(3 * MIB))
+    chaos.plant(fault("partition", 3, 4, 5), max_down=K + 1)
+    with pytest.raises(TooFewShards, match=r"\(gone: agent-3, agent-4, agent-5\)"):
+        client.read("/a")
+    chaos.heal()
+    eventually(lambda: client.status()["margin"] == K)
+    assert client.read("/a") == content(3 * MIB)
+
+
+def test_a_read_does_not_wait_for_agents_whose_processes_have_ended(
+    start: StartCluster, connect: Connect
+):
+    cluster = start(tuning=replace(CALM, repair_delay_s=60.0))
+    client = connect(cluster)
+    client.write("/a", content(3 * MIB))
+    cluster.kill(3, 4, 5)
+    with pytest.raises(TooFewShards, match=r"\(gone: agent-3, agent-4, agent-5\)"):
+        client.read("/a")
 
 
 def test_a_slow_agent_slows_what_needs_it_and_nothing_fails(

@@ -38,10 +38,13 @@ from diskless.errors import (
     BadRequest,
     CorruptData,
     DeadlineExceeded,
+    DisklessError,
     NoCluster,
+    NoQuorum,
     NotFound,
     NotLeader,
     SessionExpired,
+    ShardsAway,
     StaleShards,
     Unauthorized,
     Unavailable,
@@ -891,6 +894,20 @@ def test_pauses_between_attempts_grow_and_end_at_the_deadline():
         fail_for_ever()
     assert pauses[0] <= 0.01
     assert 0.1 < max(pauses) <= 0.25
+
+
+@pytest.mark.parametrize("cause", [NoQuorum("2 of 5"), ShardsAway("3 of 4")])
+def test_what_explains_the_failures_is_told_in_the_end_whatever_came_after(cause: DisklessError):
+    now = [0.0]
+    attempts = Attempts("read /f", timeout_s=0.02, clock=lambda: now[0])
+    attempts.failed(cause)
+    now[0] += 1
+    with pytest.raises(DeadlineExceeded, match=f"last error: {cause.reason}: {cause}"):
+        attempts.failed(Unavailable("silent"))
+    attempts.progressed()
+    now[0] += 1
+    with pytest.raises(DeadlineExceeded, match="last error: Unavailable: silent"):
+        attempts.failed(Unavailable("silent"))
 
 
 # Descriptors.

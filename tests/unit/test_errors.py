@@ -30,6 +30,7 @@ BUILT_IN = {
     "PathIsFile": NotADirectoryError,
     "DirectoryNotEmpty": OSError,
     "TooFewShards": OSError,
+    "ShardsAway": OSError,
     "CorruptData": OSError,
     "CapacityExceeded": OSError,
     "TooFewAgents": OSError,
@@ -39,6 +40,7 @@ BUILT_IN = {
     "ClusterExists": OSError,
     "FilesExist": OSError,
     "Unavailable": ConnectionError,
+    "AgentGone": ConnectionError,
     "NoQuorum": ConnectionError,
     "NotLeader": ConnectionError,
     "DeadlineExceeded": TimeoutError,
@@ -113,7 +115,8 @@ def test_exit_codes_have_no_gap_and_2_is_for_wrong_use() -> None:
 
 def test_only_refusals_that_changed_nothing_may_be_repeated_blindly() -> None:
     retryable = {cls.__name__ for cls in CLASSES if cls.retryable}
-    assert retryable == {"Unavailable", "NoQuorum", "NotLeader", "StaleShards"}
+    unreached = {"Unavailable", "AgentGone", "NoQuorum", "ShardsAway"}
+    assert retryable == unreached | {"NotLeader", "StaleShards"}
     assert not errors.SessionExpired.retryable
 
 

@@ -4,8 +4,10 @@ import asyncio
 from itertools import pairwise
 
 import pytest
+from msgspec import structs
 
 from diskless.agent.roster import Roster
+from diskless.model import AgentInfo
 
 
 @pytest.fixture
@@ -59,3 +61,19 @@ def test_a_wait_that_begins_later_ends_with_the_next_move(roster: Roster) -> Non
             return [await first, await second]
 
     assert asyncio.run(run()) == ["moved", "moved"]
+
+
+def test_an_agent_is_down_since_it_was_first_told_so_and_only_in_that_life() -> None:
+    now = [10.0]
+    roster = Roster(slot=0, seeds={}, now_s=lambda: now[0], suspect_s=1.0)
+    life = AgentInfo(1, 1, "boot", "a:1", "a:2", "/s", "h", "n", 1)
+    down = structs.replace(life, up=False)
+    roster.update(version=1, agents=[down])
+    now[0] = 13.0
+    roster.update(version=2, agents=[down])
+    assert roster.down_s(down) == 3.0
+    roster.update(version=3, agents=[life])
+    assert roster.down_s(life) == 0.0
+    roster.update(version=4, agents=[down])
+    assert roster.down_s(down) == 0.0
+    assert roster.down_s(structs.replace(down, incarnation=2)) == 0.0

@@ -50,7 +50,7 @@ private[spark] final class Attempts(val what: String, timeoutNanos: Long) {
 
   private var began = System.nanoTime()
   private var failures = 0
-  private var noQuorum: Option[DisklessException] = None
+  private var cause: Option[DisklessException] = None
 
   /** Of the current attempt. */
   def deadline: Deadline = overall.sooner(timeoutNanos / AttemptsMin)
@@ -60,15 +60,15 @@ private[spark] final class Attempts(val what: String, timeoutNanos: Long) {
   def progressed(): Unit = {
     began = System.nanoTime()
     failures = 0
-    noQuorum = None
+    cause = None
   }
 
   /** Pauses before the next attempt; throws DeadlineExceeded if there is no time for it. */
   def failed(error: DisklessException): Unit = {
     val pause = pauseNanos()
     failures += 1
-    if (error.reason == Errors.NoQuorum) noQuorum = Some(error)
-    val telling = noQuorum.getOrElse(error) // It explains what the others only show.
+    if (Errors.Causes(error.reason)) cause = Some(error)
+    val telling = cause.getOrElse(error) // It explains what the others only show.
     if (overall.left <= pause) {
       val seconds = (System.nanoTime() - began) / 1e9
       throw new DisklessException(Errors.DeadlineExceeded,

@@ -24,12 +24,16 @@ private[spark] object Errors {
   val PathIsDirectory = "PathIsDirectory"
   val PathIsFile = "PathIsFile"
   val SessionExpired = "SessionExpired"
+  val ShardsAway = "ShardsAway"
   val Unauthorized = "Unauthorized"
   val Unavailable = "Unavailable"
   val UploadLost = "UploadLost"
 
   /** With these an agent says that it is well, and cannot reach who could help. */
   val Hindrances: Set[String] = Set(Unavailable, NoQuorum, "NotLeader")
+
+  /** These say why the cluster cannot answer now; others only that it does not. */
+  val Causes: Set[String] = Set(NoQuorum, ShardsAway)
 
   def unavailable(message: String, cause: Throwable = null): DisklessException =
     new DisklessException(Unavailable, message, retryable = true, cause)
