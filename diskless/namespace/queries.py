@@ -10,6 +10,10 @@ from diskless.namespace.ledger import Verdict
 from diskless.namespace.state import NamespaceState, PathStatus, Summary
 
 PAGE_ENTRIES_MAX = 5000
+PAGE_BYTES_MAX = 3 << 20
+"""Of one page's entries as JSON, where a character takes up to 6 bytes: a frame holds 4 MiB."""
+ENTRY_BYTES = 200
+"""Of an entry without its path."""
 REVIEW_SHARDS_MAX = 2000
 
 
@@ -99,7 +103,7 @@ def answer(state: NamespaceState, query: Query) -> Any:
             entries, more = state.page(
                 path, after=after, limit=min(max(limit, 1), PAGE_ENTRIES_MAX)
             )
-            return Listed(entries, more)
+            return _that_fits(Listed(entries, more))
         case Open(path):
             return OpenedFile(*state.open(path))
         case Locate(stripes):
@@ -110,3 +114,12 @@ def answer(state: NamespaceState, query: Query) -> Any:
             return [state.ledger.verdict(shard, place) for shard in shards]
         case Report() | Events():
             raise AssertionError("for the agent to answer, which knows more than the state")
+
+
+def _that_fits(page: Listed) -> Listed:
+    size = 0
+    for count, entry in enumerate(page.entries):
+        size += 6 * len(entry.path) + ENTRY_BYTES
+        if count and size > PAGE_BYTES_MAX:
+            return Listed(page.entries[:count], True)
+    return page

@@ -123,8 +123,8 @@ def _find_spark() -> tuple[str, Path]:
 
 
 def _digest(version: str, jars: Path, inputs: Sequence[Path]) -> str:
-    compiler = ",".join(sorted(path.name for path in jars.glob("scala-compiler-*.jar")))
-    digest = hashlib.sha256(f"{version} {compiler}".encode())
+    against = ",".join(sorted(path.name for path in jars.glob("*.jar")))  # of SPARK_HOME, if set
+    digest = hashlib.sha256(f"{version} {against}".encode())
     for path in inputs:
         digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -1,5 +1,6 @@
 """Paths: what put, mkdirs, rename, delete and listing do, and that refusals do nothing."""
 
+import msgspec
 import pytest
 
 from diskless.errors import (
@@ -11,6 +12,9 @@ from diskless.errors import (
     PathIsDirectory,
     PathIsFile,
 )
+from diskless.gateway.frames import META_BYTES_MAX
+from diskless.gateway.handlers import _path_status
+from diskless.gateway.messages import Listing
 from diskless.namespace import queries as q
 from diskless.paths import PATH_BYTES_MAX
 from tests.unit.test_namespace_world import World, inline_file
@@ -381,6 +385,25 @@ def test_a_page_is_never_empty_or_endless_whatever_limit_is_asked_for(world: Wor
     page = q.answer(world.state, q.Page("/", "", -5))
     assert ([entry.path for entry in page.entries], page.more) == (["/a"], True)
     assert len(q.answer(world.state, q.Page("/", "", 2**40)).entries) == 2
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "\x01"])
+def test_a_page_of_long_paths_fits_in_a_frame_however_they_are_escaped(
+    world: World, letter: str
+) -> None:
+    folder = "/" + letter * (4080 // len(letter.encode()))
+    names = [f"{folder}/{number:04}" for number in range(1010)]
+    for name in names:
+        world.put(name)
+    found: list[str] = []
+    more = True
+    while more:
+        page = q.answer(world.state, q.Page(folder, found[-1][-4:] if found else "", 1000))
+        listing = Listing([_path_status(entry) for entry in page.entries], page.more)
+        assert len(msgspec.json.encode(listing)) <= META_BYTES_MAX
+        found += [entry.path for entry in page.entries]
+        more = page.more
+    assert found == names
 
 
 def test_stat_shows_what_a_file_is_but_not_its_bytes(world: World) -> None:
