@@ -28,6 +28,7 @@ from diskless.errors import (
     NoQuorum,
     NotFound,
     NotLeader,
+    ShardsAway,
     Unavailable,
 )
 
@@ -281,7 +282,7 @@ class KeyValue:
             result, note = act(), ""
         except DisklessError as error:
             result, note = UNKNOWN, f"{error.reason}: {error}"
-            self._refusals[error.reason] += 1
+            self._refusals[_reason(error)] += 1
             if what["kind"] != "read":
                 self._keys.unclear(what["family"])
         operation = Operation(
@@ -293,6 +294,12 @@ class KeyValue:
 
     def _path(self, family: int, key: str) -> str:
         return f"{self._root}/{family}/{key}"
+
+
+def _reason(error: DisklessError) -> str:
+    """Why an operation failed; bytes that were waited for in vain count as such."""
+    cause = error.__cause__
+    return cause.reason if isinstance(cause, ShardsAway) else error.reason
 
 
 def _read_present(client: Client, path: str) -> bytes | None:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from diskless.errors import BeyondPromise, DisklessError, NotHealed, PromiseBroken
 
-LOST = ("TooFewShards", "CorruptData")
+LOST = ("TooFewShards", "ShardsAway", "CorruptData")
 """Refusals that mean that acknowledged bytes are gone, at least for now."""
 
 

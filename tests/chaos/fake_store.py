@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from random import Random
 
-from diskless.errors import AlreadyExists, DeadlineExceeded, NotFound, Unavailable
+from diskless.errors import AlreadyExists, DeadlineExceeded, NotFound, ShardsAway, Unavailable
 
 LATENCY_S = 0.001
 
@@ -148,3 +148,13 @@ class Dying(FakeStore):
             self.asked_in_vain += 1
             raise DeadlineExceeded("gave up")
         return super()._step(act)
+
+
+class Waiting(FakeStore):
+    """Sound, but waits in vain for the agents that hold some of its bytes."""
+
+    def _get(self, path: str) -> bytes:
+        data = super()._get(path)
+        if len(data) % 7 == 3:
+            raise DeadlineExceeded("gave up") from ShardsAway("3 of 4 required shards readable")
+        return data

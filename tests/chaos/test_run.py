@@ -13,11 +13,12 @@ from diskless.chaos.faults import Chaos
 from diskless.chaos.kv import KeyValue, read_value, sizes_up_to, value_bytes
 from diskless.chaos.run import Options, Outcome, await_margin, run
 from diskless.chaos.timeline import Timeline
+from diskless.chaos.verdict import judge
 from diskless.chaos.workload import News
 from diskless.cli import exits
 from diskless.client import descriptor
 from diskless.config import KIB, MIB
-from diskless.errors import BadRequest, Unavailable
+from diskless.errors import BadRequest, PromiseBroken, Unavailable
 from diskless.launch.local import LocalCluster
 from tests.chaos.fake_store import (
     Dying,
@@ -28,6 +29,7 @@ from tests.chaos.fake_store import (
     Hollow,
     Twice,
     Unclear,
+    Waiting,
 )
 from tests.chaos.hands import LocalHands
 from tests.conftest import Connect, StartCluster
@@ -70,6 +72,12 @@ def test_a_store_that_died_is_not_asked_for_each_of_its_keys():
     assert store.asked_in_vain <= 3
     assert len(findings.unreadable) >= 24, "every key counts, asked for or not"
     assert not findings.wrong
+
+
+def test_bytes_that_were_waited_for_in_vain_count_as_lost():
+    findings = drive(Waiting(), 1.0).finish()
+    assert findings.refusals.keys() == {"ShardsAway"}
+    assert judge(findings, healed=True, max_down=K, k=K).exit_status == PromiseBroken.exit_code
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 70 * KIB])

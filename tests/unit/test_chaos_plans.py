@@ -241,6 +241,8 @@ def findings(**more: Any) -> Findings:
         (findings(), False, K + 1, 21),
         (findings(refusals={"TooFewShards": 1}), True, K, 19),
         (findings(refusals={"TooFewShards": 1}), True, K + 1, 21),
+        (findings(refusals={"ShardsAway": 1}), True, K, 19),
+        (findings(refusals={"ShardsAway": 1}), True, K + 1, 21),
         (findings(refusals={"Unavailable": 9}), True, K, 0),
         (findings(wrong=["x"]), True, K, 19),
         (findings(wrong=["x"], unreadable=["/a"]), False, K + 1, 19),
