@@ -3,9 +3,11 @@
 Owns the rules for when a shard counts as lost. A shard is *sound* on an agent that is up
 in the life that stored it, *leaving* if that agent is draining, *away* while that agent
 is down but may return with it, and *missing* otherwise: a later life, down for longer
-than the repair delay, or damaged. Nothing here moves anything.
+than the repair delay, or damaged. A stripe whose shards are all sound is spread out again
+if they lie closer together on hosts than they must. Nothing here moves anything.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -61,6 +63,13 @@ class Cluster:
             return 0
 
     @cached_property
+    def shares_hosts(self) -> bool:
+        """Whether agents share hosts, and there are several hosts: only then can shards lie
+        closer together than they must."""
+        hosts = Counter(agent.host for agent in self.agents.values() if agent.up)
+        return len(hosts) > 1 and max(hosts.values()) > 1
+
+    @cached_property
     def awaits_agents(self) -> bool:
         """Whether an agent is down that may come back any moment."""
         return any(not a.up and a.slot not in self.gone for a in self.agents.values())
@@ -84,6 +93,7 @@ class Cluster:
             stripe.data_shards >= self.data_shards
             and stripe.id not in self._damaged_stripes
             and all(place in sound for place in stripe.places)
+            and not spread_out(stripe, self)
         )
 
 
@@ -125,9 +135,12 @@ def choose_targets(stripe: Stripe, cluster: Cluster, *, turn: int = 0) -> dict[i
     Each on an agent that has no other shard of the stripe, on other hosts than these
     where there are enough. A damaged shard is replaced where it lies, and an agent that
     has returned without its shard gets it back: it was well placed there, and a plan that
-    is made again finds what an interrupted one has stored.
+    is made again finds what an interrupted one has stored. If all shards are sound, those
+    that `spread_out` moves.
     """
     shards = diagnose(stripe, cluster)
+    if len(shards.sound) == len(stripe.places):
+        return spread_out(stripe, cluster, turn=turn)
     takers = {agent.slot: agent for agent in cluster.takers}
     targets = {
         index: stripe.places[index].slot
@@ -141,6 +154,31 @@ def choose_targets(stripe: Stripe, cluster: Cluster, *, turn: int = 0) -> dict[i
     homeless = [index for index in shards.missing + shards.leaving if index not in targets]
     slots = place(free, count=len(homeless), turn=turn, avoid=hosts)
     return targets | dict(zip(homeless, slots, strict=False))
+
+
+def spread_out(stripe: Stripe, cluster: Cluster, *, turn: int = 0) -> dict[int, int]:
+    """New slots for shards of a sound stripe whose host has more of them than it must.
+
+    Repair stores shards side by side when no other host is left. Once one is back, or was
+    added, they are moved there: else the next host that dies would take them all.
+    """
+    if not cluster.shares_hosts:
+        return {}
+    at = {index: cluster.agents[place.slot] for index, place in enumerate(stripe.places)}
+    taken = {agent.slot for agent in at.values()}
+    free = [agent for agent in cluster.takers if agent.slot not in taken]
+    shards_on = Counter(agent.host for agent in at.values())
+    targets: dict[int, int] = {}
+    while free:
+        to = min(free, key=lambda a: (shards_on[a.host], (a.slot + turn) % len(cluster.agents)))
+        crowded = max(at, key=lambda index: shards_on[at[index].host])
+        if shards_on[at[crowded].host] - shards_on[to.host] < 2:
+            break
+        shards_on[at[crowded].host] -= 1
+        shards_on[to.host] += 1
+        at[crowded], targets[crowded] = to, to.slot
+        free.remove(to)
+    return targets
 
 
 @dataclass
@@ -170,6 +208,8 @@ class RepairPlan:
                 self.waiting.append(stripe.id)
             elif stripe.data_shards < cluster.width == cluster.data_shards:
                 self._reshape.append(turn)
+            elif choose_targets(stripe, cluster):
+                self._rebuild.append(turn)
         elif margin < 0:
             recoverable = margin + len(shards.away) >= 0
             (self.waiting if recoverable else self.lost).append(stripe.id)

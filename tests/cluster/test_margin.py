@@ -15,7 +15,7 @@ from diskless.launch.local import LocalCluster
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from tests.conftest import Connect, StartCluster
-from tests.support import CALM, content, eventually, kill, leader
+from tests.support import CALM, STRIPED, content, eventually, kill, leader, stripes_of
 
 K = 2
 INLINE = replace(CALM, inline_bytes_max=64 * KIB)
@@ -23,10 +23,8 @@ INLINE = replace(CALM, inline_bytes_max=64 * KIB)
 
 @contextmanager
 def on_hosts(hosts: Mapping[int, str], **settings: Any) -> Iterator[LocalCluster]:
-    wish = ClusterSettings(
-        name=f"hosts-{len(hosts)}", agents=len(hosts), tuning=INLINE, memory_bytes=64 * MIB,
-        **settings,
-    )  # fmt: skip
+    usual = {"name": f"hosts-{len(hosts)}", "tuning": INLINE, "memory_bytes": 64 * MIB}
+    wish = ClusterSettings(agents=len(hosts), **usual | settings)
     with LocalCluster(wish, hosts=hosts) as cluster:
         yield cluster
 
@@ -63,6 +61,31 @@ def test_stripes_count_in_hosts_too() -> None:
         status = client.status()
         assert (status["margin"], status["margin_hosts"]) == (0, 0)
         assert client.read("/large") == content(3 * MIB)
+
+
+def test_shards_that_had_to_share_hosts_are_spread_out_when_a_host_is_back() -> None:
+    hosts = dict(enumerate("abccab"))
+    with (
+        on_hosts(hosts, data_shards=2, parity_shards=1, tuning=STRIPED) as cluster,
+        cluster.connect() as client,
+    ):
+        client.write("/large", content(5 * MIB))
+        eventually(lambda: client.status()["margin_hosts"] == 1)
+
+        def crowded() -> int:
+            spread = [
+                {hosts[place.slot] for place in s.places} for s in stripes_of(cluster, "/large")
+            ]
+            return sum(len(used) < 3 for used in spread)
+
+        kill(cluster, 2, 3)
+        eventually(lambda: crowded() == 5)
+        assert client.read("/large") == content(5 * MIB)
+        cluster.revive(2, 3)
+        eventually(lambda: client.status()["margin_hosts"] == 1)
+        assert crowded() == 0
+        kill(cluster, 0, 4)
+        assert client.read("/large") == content(5 * MIB), "any host may go now"
 
 
 def test_a_voter_that_is_gone_costs_margin_without_any_stripe(

@@ -71,6 +71,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
         launch("down", "--discard")
 
 
+@pytest.mark.slow  # as it is, tests/hosts has it on several hosts
 @pytest.mark.timeout(600)
 def test_a_stream_is_submitted_and_goes_on_from_its_checkpoint_when_submitted_again(
     launch: Launch, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,6 @@
 """Planning a repair: what counts as lost, what comes first, and where shards go."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, product
@@ -93,6 +94,22 @@ def check_targets(stripe: Stripe, cluster: Cluster, targets: dict[int, int]) -> 
     assert len(set(kept)) == len(kept)
 
 
+def check_spread(stripe: Stripe, cluster: Cluster, targets: dict[int, int]) -> None:
+    """No host is left with two more shards than one that could take one of them; nothing is
+    moved in vain, and nothing twice."""
+    slots = [targets.get(index, place.slot) for index, place in enumerate(stripe.places)]
+    shards_on = Counter(cluster.agents[slot].host for slot in slots)
+    fullest = max(shards_on.values())
+    for taker in cluster.takers:
+        if taker.slot not in slots:
+            assert fullest - shards_on[taker.host] < 2
+    for index, slot in targets.items():
+        left = cluster.agents[stripe.places[index].slot].host
+        assert left != cluster.agents[slot].host
+    moved = altered(stripe, places=tuple(Place(slot, 1) for slot in slots))
+    assert choose_targets(moved, cluster) == {}
+
+
 fates = st.lists(
     st.sampled_from(["up", "up", "restarted", "away", "gone", "draining"]), min_size=1, max_size=10
 )
@@ -133,7 +150,10 @@ def test_whatever_became_of_the_agents_a_plan_is_sound(
         assert holder.incarnation == 1
         assert index not in bad
     targets = choose_targets(stripe, cluster, turn=turn)
-    assert set(targets) <= {*shards.missing, *shards.leaving}
+    if len(shards.sound) == len(slots):
+        check_spread(stripe, cluster, targets)
+    else:
+        assert set(targets) <= {*shards.missing, *shards.leaving}
     check_targets(stripe, cluster, targets)
     plan = plan_repair([stripe], cluster)
     named = [*plan.rebuild, *plan.reshape, *plan.lost, *plan.waiting, *plan.stuck]
@@ -232,6 +252,35 @@ def test_a_rebuilt_shard_goes_to_another_failure_domain_where_there_is_one() -> 
         cluster = with_agent(cluster, 0, up=False, down_ms=1)
         (slot,) = choose_targets(stripe, cluster, turn=turn).values()
         assert agents[slot].host not in {f"host-{n}" for n in (1, 2, 3, 4, 5)}
+
+
+def test_shards_that_had_to_share_a_host_leave_it_when_another_is_back() -> None:
+    """Three hosts with two agents each and 2+1: the first was gone for a while."""
+    agents = {slot: agent(slot, host=f"host-{slot // 2}") for slot in range(6)}
+    cluster = Cluster(agents=agents, data_shards=2, parity_shards=1)
+    stripe = stripe_on(2, 3, 4, m=2)
+    assert plan_repair([stripe], cluster).rebuild == [stripe.id]
+    targets = [choose_targets(stripe, cluster, turn=turn) for turn in range(6)]
+    assert {slot for target in targets for slot in target.values()} == {0, 1}, "both in turn"
+    assert all(len(target) == 1 and set(target) <= {0, 1} for target in targets)
+    for unfit in ({0, 1}, {0, 1, 5}):
+        full = replace(cluster, unfit=frozenset(unfit))
+        assert plan_repair([stripe], full).is_empty, "nowhere to go to: it stays"
+
+
+def test_shards_that_must_share_hosts_stay_where_they_are() -> None:
+    agents = {slot: agent(slot, host=f"host-{slot % 3}") for slot in range(9)}
+    cluster = Cluster(agents=agents, data_shards=M, parity_shards=K)
+    assert plan_repair([stripe_on(0, 1, 2, 3, 4, 5)], cluster).is_empty
+    (moved,) = choose_targets(stripe_on(0, 3, 6, 1, 4, 2), cluster)
+    assert moved in (0, 1, 2)
+
+
+def test_on_one_host_or_with_a_host_for_each_agent_nothing_is_spread_out() -> None:
+    for host in ("here", None):
+        agents = {slot: agent(slot, host=host) for slot in range(9)}
+        cluster = Cluster(agents=agents, data_shards=M, parity_shards=K)
+        assert plan_repair([stripe_on(0, 1, 2, 3, 4, 5)], cluster).is_empty
 
 
 def test_the_host_of_a_shard_that_may_come_back_is_avoided_too() -> None:
