@@ -174,6 +174,7 @@ class Gateway:
             self._sweeper.cancel()
         for server in self._servers:
             server.close()
+        await asyncio.sleep(0)  # One that is cancelled before it has begun would refuse nothing.
         tasks = [request.task for request in self._requests if request.task is not None]
         for task in tasks:
             task.cancel()
