@@ -54,7 +54,7 @@ class Sizes:
 
     growth_state_mb: tuple[float, ...] = ()
     growth_agents: tuple[int, ...] = ()
-    growth_files: tuple[int, ...] = (1_000, 10_000)
+    growth_files: tuple[int, ...] = (1_000, 5_000, 20_000)
 
 
 SHORT = Sizes()

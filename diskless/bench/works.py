@@ -108,7 +108,7 @@ def restart_cached(provider: str) -> str:
 GROWN_COMMIT = "1 KiB commit, files in the namespace"
 GROWN_STAT = "stat, files in the namespace"
 GROWN_LIST = "list of 10, files in the namespace"
-GROWN_MEMORY = "agents' memory for each file"
+GROWN_MEMORY = "agents' memory for each further file"
 AGENTS_COMMIT = "1 KiB commit, agents"
 AGENTS_WRITE = "64 MiB file, write, agents"
 AGENTS_IDLE = "CPU while nothing works, agents"
