@@ -121,7 +121,8 @@ class Client:
         `wb` replaces a file that is there, `xb` refuses to (unless `overwrite` says).
         """
         if mode == "rb":
-            return io.BufferedReader(Reader(self._caller, path), BUFFER_BYTES)
+            found = Content(self._caller, path, prefetch=PREFETCH_BYTES, what=f"read {path}")
+            return io.BufferedReader(Reader(self._caller, found), BUFFER_BYTES)
         if mode not in ("wb", "xb"):
             raise BadRequest(f"open {path}: mode {mode!r} is none of rb, wb, xb")
         replaces = mode == "wb" if overwrite is None else overwrite

@@ -7,6 +7,7 @@ from start to end in order checks the whole file's checksum and raises CorruptDa
 
 import io
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -133,11 +134,11 @@ class Writer(io.RawIOBase):
 
 
 class Reader(io.RawIOBase):
-    """The content that `path` had when this was made."""
+    """The content that a path had when it was opened."""
 
-    def __init__(self, caller: Caller, path: str) -> None:
-        self._content = Content(caller, path, prefetch=PREFETCH_BYTES, what=f"read {path}")
-        self._ahead = ReadAhead(caller, self._content)
+    def __init__(self, caller: Caller, content: Content) -> None:
+        self._content = content
+        self._ahead = ReadAhead(caller, content)
         self._position = 0
         self._piece = memoryview(b"")
         self._piece_start = 0
@@ -235,6 +236,14 @@ def verify(status: Status, checksum: int) -> None:
         )
 
 
+class _Memory(io.BytesIO):
+    """Closed by the garbage collector, after an error, while views of it are garbage too."""
+
+    def close(self) -> None:
+        with suppress(BufferError):  # Python 3.13 would tell the user of it.
+            super().close()
+
+
 def read_bytes(fill: Callable[[memoryview], None], count: int) -> bytes:
     """`count` bytes as `fill` leaves them, allocated once and touched first by `fill`.
 
@@ -243,7 +252,7 @@ def read_bytes(fill: Callable[[memoryview], None], count: int) -> bytes:
     """
     if not count:
         return b""
-    memory = io.BytesIO(bytes(count))
+    memory = _Memory(bytes(count))
     with memory.getbuffer() as view:
         fill(view)
     return memory.getvalue()

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -495,7 +496,10 @@ def test_a_busy_connection_does_not_starve_one_that_waits_for_room(idle):
     assert position <= 2
 
 
-def test_a_slow_reader_stops_its_own_requests_and_not_the_agents_memory(harness):
+def test_a_slow_reader_stops_its_own_requests_and_not_the_agents_memory(request, harness):
+    unbounded = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
+    if unbounded and "asyncio" in request.node.name:
+        pytest.skip("CVE-2024-12254: this asyncio's writelines knows no limit; agents use uvloop")
     client = harness.client()
     reads = 200
     meta = m.encode(m.Read([Extent("s", 0, MIB)]))
