@@ -2,7 +2,9 @@
 
 import pytest
 
+from diskless.errors import Unauthorized
 from diskless.launch.local import LocalCluster
+from diskless.rpc.lane import Hello, LaneDoor
 from diskless.rpc.voters import VoterLink
 from tests.conftest import Connect, StartCluster
 from tests.support import CALM, eventually, leader, on_loop
@@ -62,3 +64,21 @@ def test_without_lanes_the_streams_serve(
     store.write("/b", b"2")
     assert not any(lanes(cluster, 2))
     assert (store.read("/a"), store.read("/b")) == (b"1", b"2")
+
+
+def test_lanes_that_accept_and_refuse_depose_nobody(
+    start: StartCluster, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a proxy between hosts does, which accepts for a port that it then does not reach."""
+
+    def refuse(*_: object) -> Hello:
+        raise Unauthorized("not through here")
+
+    monkeypatch.setattr(LaneDoor, "admit", refuse)
+    cluster = start(tuning=CALM)
+    store = connect(cluster)
+    for n in range(20):
+        store.write(f"/{n}", b"1")
+    eventually(lambda: store.status()["log"]["op"] >= 20)
+    assert (leader(cluster).slot, store.status()["view"]) == (0, 0)
+    assert not any(lanes(cluster, 0))
