@@ -36,7 +36,7 @@ class State:
         if known is not None:
             raise LaunchFailed(f"{name} runs already (pid {known.pid}): `launch.py down` ends it")
         session = sessions.start(command, env=env, log=self.log(name))
-        running = Running(session.pid, session.started_s, head)
+        running = Running(**msgspec.structs.asdict(session), head=head)
         self._path(name).write_bytes(msgspec.json.encode(running))
 
     def sessions(self) -> Iterator[tuple[str, Running]]:
