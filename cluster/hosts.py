@@ -231,12 +231,14 @@ class Hosts:
     def rehead(self, head: Host) -> None:
         """Another host becomes the head, and all hosts move to its Ray, one after the other.
 
-        Spark's workers stay as they are, since a stream may run on them.
+        If it is the head already, only what was interrupted is finished. Spark's workers stay
+        as they are, since a stream may run on them.
         """
         old, config = self.head, self._config.read_text()
-        port = int(re.findall(r"ray_port = (\d+)", config)[0])
-        config = config.replace(f'"{old.address}"', f'"{head.address}"')
-        self._config.write_text(config.replace(f"ray_port = {port}", f"ray_port = {port + 1}"))
+        if old is not head:
+            port = int(re.findall(r"ray_port = (\d+)", config)[0])
+            config = config.replace(f'"{old.address}"', f'"{head.address}"')
+            self._config.write_text(config.replace(f"ray_port = {port}", f"ray_port = {port + 1}"))
         head.finish("head")
         head.finish("agents")  # those of the lost host: the margin is k again
         for host in [*(host for host in self.all if host is not head), head]:

@@ -78,7 +78,9 @@ def test_a_stream_is_submitted_and_goes_on_from_its_checkpoint_when_submitted_ag
     up = launch("up")
     assert up.returncode == 0, up.stderr
     assert launch("status").stdout.count("runs") == 3  # Ray, the master, a worker
-    assert "runs already" in launch("head").stderr
+    before = launch("status").stdout
+    assert "ray runs already" in launch("head").stdout
+    assert launch("status").stdout == before
 
     first = launch.submit(CHECKPOINT, "--batches", "2", "--rows", "200")
     assert "equal to the batch answer" in first.stdout, first.stdout + first.stderr[-3000:]
