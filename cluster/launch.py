@@ -131,6 +131,7 @@ class Launcher:
         In a cluster that serves, those that are down; if it had another head, on this one's Ray.
         """
         chosen = self.config.diskless
+        self._state.spark_defaults.touch(mode=0o600)  # From here on `down` has agents to end.
         if self._known() is not None:
             self._diskless(
                 *("adopt", "--cluster", chosen.name, "--ray-address", self.config.ray_address)
@@ -332,7 +333,13 @@ def _answers(name: str) -> bool:
 @click.pass_context
 def main(context: click.Context, path: Path, state: Path) -> None:
     """Start Ray, Spark standalone and diskless beside each other, on this host or on many."""
-    find_java()
+    if context.invoked_subcommand in (
+        "up",
+        "head",
+        "worker",
+        "agents",
+    ):  # what runs can end without
+        find_java()
     context.obj = Launcher(load_config(path), State(state))
 
 

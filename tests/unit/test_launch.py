@@ -10,7 +10,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from diskless.client import descriptor
+from diskless.client.descriptor import Descriptor
 from diskless.errors import BadSettings, LaunchFailed
 from diskless.launch import sessions
 
@@ -148,6 +151,40 @@ def test_a_second_change_of_heads_does_not_forget_the_node_of_the_first(
     known = dict(launch.State(tmp_path / "state").sessions())
     assert known["ray-old"] == eldest
     assert set(known) == {"ray", "ray-old"}
+
+
+def test_agents_whose_start_was_interrupted_are_ended_by_down(
+    launch: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = launcher(launch, tmp_path)
+    called = []
+
+    def killed(verb: str, *_: str) -> None:
+        called.append(verb)
+        if verb == "up":
+            descriptor.save(Descriptor(cluster="c", name="no-such", secret="s"))
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(it, "_diskless", killed)
+    with pytest.raises(KeyboardInterrupt):
+        it.agents()
+    it.down(discard=False)
+    assert called == ["up", "down"]
+    assert not it._state.spark_defaults.exists()
+
+
+def test_what_runs_can_be_ended_where_java_is_gone(
+    launch: ModuleType, begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_java() -> Path:
+        raise BadSettings("no Java here")
+
+    session = begin("ray", "a:1")
+    monkeypatch.setattr(launch, "find_java", no_java)
+    options = ["--config", str(CLUSTER / "cluster.toml"), "--state", str(tmp_path / "state")]
+    assert "no Java" in str(CliRunner().invoke(launch.main, [*options, "head"]).exception)
+    assert CliRunner().invoke(launch.main, [*options, "down"]).exit_code == 0
+    assert not sessions.is_alive(session)
 
 
 # Paths with spaces.
