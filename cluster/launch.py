@@ -50,6 +50,8 @@ MASTER_TRIES_MAX = 1_000_000
 """How often a Spark worker looks for a master that is gone, about once a minute."""
 RAY_WITH_STORAGE = (2, 60)
 """From here on Ray's control store can remember on disk, without a Redis."""
+NEED_JAVA = ("up", "head", "worker", "agents")
+"""What runs can be looked at, and ended, without."""
 RAY_OLD = "ray-old"
 """This host's node of an earlier head, while its agents serve."""
 
@@ -333,12 +335,7 @@ def _answers(name: str) -> bool:
 @click.pass_context
 def main(context: click.Context, path: Path, state: Path) -> None:
     """Start Ray, Spark standalone and diskless beside each other, on this host or on many."""
-    if context.invoked_subcommand in (
-        "up",
-        "head",
-        "worker",
-        "agents",
-    ):  # what runs can end without
+    if context.invoked_subcommand in NEED_JAVA:
         find_java()
     context.obj = Launcher(load_config(path), State(state))
 
