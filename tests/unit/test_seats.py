@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from diskless.config import ClusterSettings
-from diskless.launch.seats import RayNode, Rehosting, advise, assign, plan_rehosting
+from diskless.launch.seats import RayNode, Rehosting, advise, assign, plan_rehosting, seated
 from diskless.model import AgentInfo
 
 
@@ -72,6 +72,25 @@ def test_added_agents_go_where_there_is_none() -> None:
     nodes = hosts(*"abcd")
     chosen = assign([6, 7], nodes, taken=nodes[:2])
     assert set(chosen.values()) == set(nodes[2:])
+
+
+def row(slot: int, node: RayNode, state: str = "up") -> dict[str, str]:
+    return {"slot": f"agent-{slot}", "state": state, "node": node.id, "host": node.host}
+
+
+def test_one_that_ray_is_about_to_restart_keeps_its_place() -> None:
+    nodes = hosts(*"abc")
+    rows = [row(0, nodes[0]), row(1, nodes[1], "down"), {"slot": "agent-2", "state": "starting"}]
+    assert seated(rows, nodes) == {0: nodes[0], 1: nodes[1]}
+    assert assign([2], nodes, taken=seated(rows, nodes).values()) == {2: nodes[2]}
+
+
+def test_agents_of_another_ray_take_their_host_s_place_and_lost_ones_none() -> None:
+    a, b = nodes = hosts(*"ab")
+    elsewhere, lost = RayNode("old a", *a[1:]), RayNode("old b", *b[1:])
+    taken = seated([row(0, elsewhere, "draining"), row(1, lost, "down")], nodes)
+    assert taken == {0: elsewhere}
+    assert assign([1], nodes, taken=taken.values()) == {1: b}
 
 
 # When nodes are gone.
