@@ -43,6 +43,8 @@ class RayRecord(Struct, frozen=True, kw_only=True):
     """File with the token that our own Ray demands."""
     one_host: bool = False
     """`up` found one host, so agents listen on loopback only, in all their lives."""
+    adopting: bool = False
+    """When it was last adopted, agents still ran under an earlier Ray."""
 
     @property
     def own(self) -> bool:
