@@ -127,6 +127,15 @@ def test_a_message_that_is_too_large_ends_the_lane() -> None:
     assert with_door(work).heard == []
 
 
+def test_a_hello_that_will_be_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane, "HELLO_TIMEOUT_S", 3600)
+
+    async def work(_: Voter, port: int) -> None:
+        await closed_after(port, (lane.HELLO_BYTES_MAX + 1).to_bytes(4))
+
+    with_door(work)
+
+
 def test_callers_that_say_nothing_are_bounded_and_keep_no_voter_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

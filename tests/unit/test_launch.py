@@ -137,6 +137,17 @@ def test_a_head_that_runs_keeps_its_memory_when_it_is_launched_again(
     assert sessions.is_alive(master)
 
 
+def test_a_master_that_runs_keeps_its_memory_when_ray_is_launched_anew(
+    launch: ModuleType, begin: Begin, tmp_path: Path
+) -> None:
+    it = launcher(launch, tmp_path)
+    begin("spark-master", it.config.master)
+    it._gcs.mkdir()
+    it._spark_recovery.mkdir()
+    it._check_memory()
+    assert (it._gcs.exists(), it._spark_recovery.exists()) == (False, True)
+
+
 def test_a_second_change_of_heads_does_not_forget_the_node_of_the_first(
     launch: ModuleType, begin: Begin, tmp_path: Path
 ) -> None:

@@ -9,11 +9,12 @@ import pytest
 
 from diskless.config import ClusterSettings, Tuning
 from diskless.errors import LaunchFailed
-from diskless.launch import agents, probe, ray_link, spread
+from diskless.launch import agents, probe, ray_link, rehoster, spread
 from diskless.launch.agents import Identity
 from diskless.launch.rehoster import NO_NODE, RAY_SILENT, Rehoster
 from diskless.launch.seats import RayNode
 from diskless.model import AgentInfo
+from tests.support import eventually
 
 GONE, SPARE = RayNode("gone", "a", "10.0.0.1"), RayNode("spare", "b", "10.0.0.2")
 IDENTITY = Identity(ClusterSettings(tuning=Tuning(repair_delay_s=1)), "c", "s")
@@ -33,6 +34,7 @@ class Ray:
         self.nodes = [SPARE]
         self.rows: dict[int, dict[str, Any]] = {}
         self.created: list[tuple[int, str]] = []
+        self.seeds: dict[int, str] = {}
         self.while_probing = lambda: None
         monkeypatch.setattr(ray_link, "address_of", lambda _: "ray:1")
         monkeypatch.setattr(ray_link, "check_listening", lambda _: None)
@@ -41,8 +43,11 @@ class Ray:
         monkeypatch.setattr(probe, "probe_nodes", lambda _: self.while_probing())
         monkeypatch.setattr(agents, "create", self._create)
 
-    def _create(self, _: Identity, chosen: dict[int, RayNode], **__: Any) -> None:
+    def _create(
+        self, _: Identity, chosen: dict[int, RayNode], *, seeds: dict[int, str], **__: Any
+    ) -> None:
         self.created += [(slot, node.id) for slot, node in chosen.items()]
+        self.seeds = seeds
 
 
 @pytest.fixture
@@ -70,9 +75,11 @@ class World:
 
 
 def test_a_lost_agent_begins_again_and_status_says_where(ray: Ray) -> None:
-    world = World(agent(0))
+    elsewhere = RayNode("of the old Ray", "c", "10.0.0.3")
+    world = World(agent(0), agent(1, elsewhere, up=True))
     assert world.look() == {0: f"begins again on {SPARE.host}"}
     assert ray.created == [(0, "spare")]
+    assert ray.seeds == {1: "at-1"}, "whom it must find without this Ray"
 
 
 def test_without_a_node_status_says_so(ray: Ray) -> None:
@@ -104,8 +111,9 @@ def test_one_that_changed_while_ray_took_its_time_is_not_begun_again(ray: Ray, h
                 world.node.replica.leads = False
 
     ray.while_probing = meanwhile
-    world.look()
+    said = world.look()
     assert ray.created == []
+    assert bool(said) == (how != "deposed"), "only a leader's word counts"
 
 
 def test_one_that_is_under_way_is_not_begun_twice(ray: Ray) -> None:
@@ -123,6 +131,16 @@ def test_a_node_where_agents_do_not_start_is_passed_over_for_a_while(ray: Ray) -
     assert "does not start" in world.look()[0]
     assert world.look() == {0: NO_NODE}
     assert ray.created == []
+    world.rehoster._unfit_until = dict.fromkeys(world.rehoster._unfit_until, 0.0)
+    ray.while_probing = lambda: None
+    assert world.look() == {0: f"begins again on {SPARE.host}"}
+
+
+def test_while_ray_takes_its_time_status_says_so(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehoster, "PATIENCE_S", 0.01)
+    world = World(agent(0))
+    ray.while_probing = lambda: eventually(lambda: world.node.unhosted == {0: RAY_SILENT})
+    assert world.look() == {0: f"begins again on {SPARE.host}"}
 
 
 def test_a_ray_that_does_not_answer_is_said_to_be_silent(

@@ -1,6 +1,7 @@
 """Processes that outlive a command: found again, ended, and never mistaken for others."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ import msgspec
 import psutil
 import pytest
 
+from diskless.client.descriptor import Descriptor
 from diskless.launch import sessions
-from diskless.launch.record import Session
+from diskless.launch.record import RayRecord, Session, boot_id, has_ended
 
 DAEMON = """
 import os, sys, time
@@ -57,6 +59,14 @@ def test_a_session_of_an_earlier_boot_is_no_session_of_today(
     session, child = daemon
     sessions.stop(msgspec.structs.replace(session, boot="an earlier boot"))
     assert not is_dead(child)
+
+
+@pytest.mark.parametrize(("boot", "ended"), [("an earlier boot", True), (boot_id(), False)])
+def test_a_cluster_of_an_earlier_boot_has_ended(boot: str, ended: bool) -> None:
+    """Even where its number is that of a process of ours again."""
+    holder = Session(os.getpid(), psutil.Process().create_time(), boot)
+    ray = RayRecord(host=socket.gethostname(), holder=holder).to_dict()
+    assert has_ended(Descriptor(cluster="c", name="n", secret="s", ray=ray)) == ended
 
 
 def test_a_number_that_has_gone_to_another_process_is_left_alone(tmp_path: Path) -> None:
