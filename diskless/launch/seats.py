@@ -93,7 +93,7 @@ def plan_rehosting(
     coming = [
         node
         for slot, node in under_way.items()
-        if node is not None and (slot not in agents or agents[slot].node not in by_id)
+        if node is not None and agents[slot].node not in by_id
     ]
     # Apart: the place of one that is gone may be another's by now, and was not given twice.
     most = max(

@@ -61,8 +61,8 @@ class VoterLink:
         self._stream.close()
 
     def _open_both(self) -> Any:
+        assert self._lane is None, "its lane ended with the stream before"
         stream = self._open_stream()
-        self._close_lane()
         self._opening = asyncio.create_task(self._open_lane(stream))
         return stream
 
