@@ -194,8 +194,9 @@ class Launcher:
             "SPARK_LOCAL_IP": host,
             "PYSPARK_PYTHON": sys.executable,
             # If its port is taken it shall fail: the next one is not where workers look. What
-            # it knows of applications outlives it, or a new one would end their executors.
-            "SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0 "
+            # it knows of applications outlives it, or a new one would end their executors. Its
+            # REST door has one port for all masters of a host, without which none would begin.
+            "SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0 -Dspark.master.rest.enabled=false "
             "-Dspark.deploy.recoveryMode=FILESYSTEM "
             + shlex.quote(f"-Dspark.deploy.recoveryDirectory={self._spark_recovery}"),
             # Or they would give up after some minutes, and their executors with them.
