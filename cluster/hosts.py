@@ -135,11 +135,13 @@ class Host:
     def processes(self) -> Iterator[int]:
         """All on this host but the anchor."""
         anchor = self._session().pid
-        network = os.stat(f"/proc/{anchor}/ns/net").st_ino
+        network = _network(str(anchor))
+        if network == _network("self"):
+            raise LaunchFailed(f"{self.name} has no network of its own: `hosts.py down` ends it")
         for entry in os.listdir("/proc"):
             if entry.isdecimal() and int(entry) != anchor:
                 with suppress(OSError):  # it ended meanwhile
-                    if os.stat(f"/proc/{entry}/ns/net").st_ino == network:
+                    if _network(entry) == network:
                         yield int(entry)
 
     def kill(self) -> int:
@@ -167,17 +169,25 @@ class Host:
 
     def end(self) -> None:
         if self._anchor.exists():
-            session = self._session()
+            session = self._recorded()
             if sessions.is_alive(session):
-                self.kill()
+                if _network(str(session.pid)) != _network("self"):  # else it was only begun
+                    self.kill()
                 sessions.stop(session)
             # It would go with its namespace, but only in a while.
             subprocess.run(["ip", "link", "del", self.cable], check=False, capture_output=True)
             self._anchor.unlink()
 
     def _session(self) -> Session:
+        """The anchor. Raises BadRequest if it has ended: its number may be a stranger's now."""
         if not self._anchor.exists():
             raise BadRequest(f"host {self.number} is not there: see `hosts.py up --hosts`")
+        session = self._recorded()
+        if not sessions.is_alive(session):
+            raise BadRequest(f"host {self.number} is gone: `hosts.py down`, then `up`")
+        return session
+
+    def _recorded(self) -> Session:
         return msgspec.json.decode(self._anchor.read_bytes(), type=Session)
 
 
@@ -188,8 +198,7 @@ class Hosts:
 
     def up(self, config: str) -> None:
         """Raises LaunchFailed; `down` removes what is there by then."""
-        if Path(f"/sys/class/net/{BRIDGE}").exists():
-            raise LaunchFailed("there are hosts already: `hosts.py down` ends them")
+        refuse_others()
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._config.write_text(config)
         for left in (self.directory / "home", *(host.state for host in self.all)):
@@ -222,12 +231,14 @@ class Hosts:
     def rehead(self, head: Host) -> None:
         """Another host becomes the head, and all hosts move to its Ray, one after the other.
 
-        Spark's workers stay as they are, since a stream may run on them.
+        If it is the head already, only what was interrupted is finished. Spark's workers stay
+        as they are, since a stream may run on them.
         """
         old, config = self.head, self._config.read_text()
-        port = int(re.findall(r"ray_port = (\d+)", config)[0])
-        config = config.replace(f'"{old.address}"', f'"{head.address}"')
-        self._config.write_text(config.replace(f"ray_port = {port}", f"ray_port = {port + 1}"))
+        if old is not head:
+            port = int(re.findall(r"ray_port = (\d+)", config)[0])
+            config = config.replace(f'"{old.address}"', f'"{head.address}"')
+            self._config.write_text(config.replace(f"ray_port = {port}", f"ray_port = {port + 1}"))
         head.finish("head")
         head.finish("agents")  # those of the lost host: the margin is k again
         for host in [*(host for host in self.all if host is not head), head]:
@@ -266,6 +277,12 @@ class Hosts:
         return [self.all[number - 1] for number in numbers]
 
 
+def refuse_others() -> None:
+    """Raises LaunchFailed if this machine has hosts: there is one bridge."""
+    if Path(f"/sys/class/net/{BRIDGE}").exists():
+        raise LaunchFailed("there are hosts already: `hosts.py down` ends them")
+
+
 def permitted() -> str:
     """Why this machine cannot have hosts of its own, or "" if it can."""
     if os.geteuid():
@@ -292,6 +309,11 @@ def configuration(
         f'[diskless]\nname = "{name}"\nagents = {hosts}\nmemory = "{memory}"\n'
         f"data_shards = {data_shards}\nparity_shards = {parity_shards}\n"
     )
+
+
+def _network(pid: str) -> int:
+    """Which network a process sees. Raises OSError if it has ended."""
+    return os.stat(f"/proc/{pid}/ns/net").st_ino
 
 
 def _ip(*arguments: str) -> None:
@@ -341,10 +363,13 @@ def up(
     """Make the hosts, and start Ray, Spark and diskless on them."""
     if complaint := permitted():
         raise LaunchFailed(complaint)
-    if _PLAN.exists():
-        raise LaunchFailed("there are hosts already: `hosts.py down` ends them")
+    refuse_others()  # Before the plan: what fails from there on ends the hosts that it names.
     plan = Plan(hosts=hosts, directory=str(directory.resolve()))
-    _PLAN.write_bytes(msgspec.json.encode(plan))
+    try:
+        with _PLAN.open("xb") as file:
+            file.write(msgspec.json.encode(plan))
+    except FileExistsError:
+        raise LaunchFailed("there are hosts already: `hosts.py down` ends them") from None
     config = configuration(
         hosts, data_shards=data_shards, parity_shards=parity_shards, memory=memory, name=name
     )

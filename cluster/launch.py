@@ -20,6 +20,7 @@ it and `down` ends it. Nothing else is ever ended.
 
 import importlib.metadata
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -49,6 +50,8 @@ MASTER_TRIES_MAX = 1_000_000
 """How often a Spark worker looks for a master that is gone, about once a minute."""
 RAY_WITH_STORAGE = (2, 60)
 """From here on Ray's control store can remember on disk, without a Redis."""
+NEED_JAVA = ("up", "head", "worker", "agents")
+"""What runs can be looked at, and ended, without."""
 RAY_OLD = "ray-old"
 """This host's node of an earlier head, while its agents serve."""
 
@@ -59,22 +62,27 @@ class Launcher:
         self._state = state
 
     def head(self) -> None:
-        """Ray's head and Spark's master. What an earlier head's node holds here goes on."""
+        """Ray's head and Spark's master: what is missing.
+
+        What an earlier head's node holds here goes on.
+        """
         head = self.config.head
         if not self._token.exists():
             private_ray.write_token(self._token)
-        self._check_memory()
-        self._set_aside()
-        ports = ("--port", str(head.ray_port), "--node-ip-address", head.host)
-        env = self.ray_env() | self._ray_storage()
-        command = [*_RAY, "--head", *ports, *_RAY_OPTIONS]
-        self._start("ray", command, env, self.config.ray_address)
-        master = [
-            *("org.apache.spark.deploy.master.Master", "--host", head.host),
-            *("--port", str(head.spark_port), "--webui-port", str(head.spark_ui_port)),
-        ]
-        env = self._spark_env(head.host)
-        self._start("spark-master", [_SPARK_CLASS, *master], env, self.config.master)
+        if not self._runs("ray", self.config.ray_address):
+            self._check_memory()
+            self._set_aside()
+            ports = ("--port", str(head.ray_port), "--node-ip-address", head.host)
+            env = self.ray_env() | self._ray_storage()
+            command = [*_RAY, "--head", *ports, *_RAY_OPTIONS]
+            self._start("ray", command, env, self.config.ray_address)
+        if not self._runs("spark-master", self.config.master):
+            master = [
+                *("org.apache.spark.deploy.master.Master", "--host", head.host),
+                *("--port", str(head.spark_port), "--webui-port", str(head.spark_ui_port)),
+            ]
+            env = self._spark_env(head.host)
+            self._start("spark-master", [_SPARK_CLASS, *master], env, self.config.master)
         self._await_port("ray", head.ray_port)
         self._await_port("spark-master", head.spark_port)
 
@@ -125,6 +133,7 @@ class Launcher:
         In a cluster that serves, those that are down; if it had another head, on this one's Ray.
         """
         chosen = self.config.diskless
+        self._state.spark_defaults.touch(mode=0o600)  # From here on `down` has agents to end.
         if self._known() is not None:
             self._diskless(
                 *("adopt", "--cluster", chosen.name, "--ray-address", self.config.ray_address)
@@ -163,6 +172,11 @@ class Launcher:
             print(f"{name:18} {'runs' if alive else 'HAS ENDED'}  pid {session.pid}")
         return well
 
+    def show_env(self) -> None:
+        for name, value in self.ray_env().items():
+            if name.startswith("RAY_"):
+                print(f"export {name}={shlex.quote(value)}")
+
     def ray_env(self) -> dict[str, str]:
         """What whoever speaks to this Ray must have in the environment."""
         base = private_ray.environment(str(self._token), os.environ)
@@ -180,10 +194,11 @@ class Launcher:
             "SPARK_LOCAL_IP": host,
             "PYSPARK_PYTHON": sys.executable,
             # If its port is taken it shall fail: the next one is not where workers look. What
-            # it knows of applications outlives it, or a new one would end their executors.
-            "SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0 "
+            # it knows of applications outlives it, or a new one would end their executors. Its
+            # REST door has one port for all masters of a host, without which none would begin.
+            "SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0 -Dspark.master.rest.enabled=false "
             "-Dspark.deploy.recoveryMode=FILESYSTEM "
-            f"-Dspark.deploy.recoveryDirectory={self._spark_recovery}",
+            + shlex.quote(f"-Dspark.deploy.recoveryDirectory={self._spark_recovery}"),
             # Or they would give up after some minutes, and their executors with them.
             "SPARK_WORKER_OPTS": f"-Dspark.worker.maxRegistrationRetries={MASTER_TRIES_MAX}",
         }
@@ -200,8 +215,9 @@ class Launcher:
         """A control store that has forgotten its nodes tells them to die, all at once."""
         known = self._known()
         if known is None or record_of(known).requested != self.config.ray_address:
-            for memory in (self._gcs, self._spark_recovery):  # of clusters that are no more
-                shutil.rmtree(memory, ignore_errors=True)
+            for name, memory in (("ray", self._gcs), ("spark-master", self._spark_recovery)):
+                if self._state.alive(name) is None:  # of clusters that are no more
+                    shutil.rmtree(memory, ignore_errors=True)
         elif not self._gcs.exists() and _answers(known.name):
             raise LaunchFailed(
                 f"agents of cluster {known.name!r} live on the Ray that was at "
@@ -210,8 +226,10 @@ class Launcher:
             )
 
     def _set_aside(self) -> None:
+        """Keeps the node of an earlier head apart; one of a still earlier head ends before."""
         known = self._state.alive("ray")
         if known is not None and known.head != self.config.ray_address:
+            self._end_old()
             self._state.rename("ray", RAY_OLD)
 
     def _end_old(self) -> None:
@@ -246,6 +264,13 @@ class Launcher:
         return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self._gcs)}
 
     # Processes.
+
+    def _runs(self, name: str, head: str) -> bool:
+        known = self._state.alive(name)
+        if known is None or known.head != head:
+            return False
+        print(f"{name} runs already")
+        return True
 
     def _start(self, name: str, command: list[str], env: dict[str, str], head: str) -> None:
         self._state.start(name, command, env, head)
@@ -311,7 +336,8 @@ def _answers(name: str) -> bool:
 @click.pass_context
 def main(context: click.Context, path: Path, state: Path) -> None:
     """Start Ray, Spark standalone and diskless beside each other, on this host or on many."""
-    find_java()
+    if context.invoked_subcommand in NEED_JAVA:
+        find_java()
     context.obj = Launcher(load_config(path), State(state))
 
 
@@ -370,9 +396,7 @@ def down(launcher: Launcher, discard: bool) -> None:
 @click.pass_obj
 def env(launcher: Launcher) -> None:
     """Print what `diskless chaos` and `ray` need to reach this Ray: eval it in a shell."""
-    for name, value in launcher.ray_env().items():
-        if name.startswith("RAY_"):
-            print(f"export {name}={value}")
+    launcher.show_env()
 
 
 if __name__ == "__main__":

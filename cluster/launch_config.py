@@ -2,19 +2,28 @@
 
 import tomllib
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from diskless.config import ClusterSettings, parse_bytes
 from diskless.errors import BadSettings, DisklessError
 
+Port = Annotated[int, Meta(ge=1, le=65535)]
+
 
 class Head(Struct, forbid_unknown_fields=True):
-    host: str = "127.0.0.1"
-    ray_port: int = 6380
-    spark_port: int = 7077
-    spark_ui_port: int = 8080
+    host: Annotated[str, Meta(pattern=r"^[^\s/]+$")] = "127.0.0.1"
+    ray_port: Port = 6380
+    spark_port: Port = 7077
+    spark_ui_port: Port = 8080
+
+    def check(self) -> None:
+        ports = [self.ray_port, self.spark_port, self.spark_ui_port]
+        twice = {port for port in ports if ports.count(port) > 1}
+        if twice:
+            raise BadSettings(f"[head] gives port {min(twice)} to two services")
 
 
 class Ray(Struct, forbid_unknown_fields=True):
@@ -22,9 +31,9 @@ class Ray(Struct, forbid_unknown_fields=True):
 
 
 class Spark(Struct, forbid_unknown_fields=True):
-    workers: int = 2
-    cores: int = 1
-    memory: str = "1g"
+    workers: Annotated[int, Meta(ge=0)] = 2
+    cores: Annotated[int, Meta(ge=1)] = 1
+    memory: Annotated[str, Meta(pattern=r"^(?i:\d+[kmgt]b?)$")] = "1g"
 
 
 class Diskless(Struct, forbid_unknown_fields=True):
@@ -63,7 +72,14 @@ def load_config(path: Path) -> Config:
     """Raises BadSettings, naming the file and what is wrong in it."""
     try:
         config = msgspec.convert(tomllib.loads(path.read_text()), Config)
+        config.head.check()
         config.diskless.check()
-    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError, DisklessError) as error:
+    except (
+        OSError,
+        UnicodeDecodeError,
+        tomllib.TOMLDecodeError,
+        msgspec.ValidationError,
+        DisklessError,
+    ) as error:
         raise BadSettings(f"{path}: {error}") from error
     return config

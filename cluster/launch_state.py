@@ -36,13 +36,20 @@ class State:
         if known is not None:
             raise LaunchFailed(f"{name} runs already (pid {known.pid}): `launch.py down` ends it")
         session = sessions.start(command, env=env, log=self.log(name))
-        running = Running(session.pid, session.started_s, head)
-        self._path(name).write_bytes(msgspec.json.encode(running))
+        running = Running(**msgspec.structs.asdict(session), head=head)
+        written = self.directory / f"{name}.writing"  # a record is there whole, or not at all
+        written.write_bytes(msgspec.json.encode(running))
+        written.replace(self._path(name))
 
     def sessions(self) -> Iterator[tuple[str, Running]]:
-        """In the order in which they were started."""
+        """In the order in which they were started. Raises LaunchFailed for a damaged record."""
         for path in sorted(self.directory.glob("*.session"), key=lambda path: path.stat().st_mtime):
-            yield path.stem, msgspec.json.decode(path.read_bytes(), type=Running)
+            try:
+                yield path.stem, msgspec.json.decode(path.read_bytes(), type=Running)
+            except msgspec.DecodeError as error:
+                raise LaunchFailed(
+                    f"{path} is damaged ({error}): end that process yourself and remove the file"
+                ) from error
 
     def alive(self, name: str) -> Running | None:
         """That process, if it runs."""

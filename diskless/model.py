@@ -23,6 +23,11 @@ def parse_slot(text: str) -> int:
     return int(number)
 
 
+def format_address(host: str, port: int) -> str:
+    """host:port; an IPv6 address in brackets, as gRPC, Ray and clients want it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class Event(Struct, frozen=True):
     """A command of the namespace's log, in words."""
 

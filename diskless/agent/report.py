@@ -83,7 +83,7 @@ class Reporter:
 
     def _slots(self) -> int:
         """Those that there were at the start, and those that were added."""
-        return max(self._settings.agents, *(slot + 1 for slot in self._state.agents))
+        return max([self._settings.agents, *(slot + 1 for slot in self._state.agents)])
 
     def _voters(self) -> list[dict[str, Any]]:
         """The voters as the leader sees them; one that is silent has no lag."""

@@ -15,7 +15,7 @@ from diskless.client import connect, descriptor
 from diskless.client.descriptor import Descriptor
 from diskless.errors import BadRequest
 from diskless.gateway.messages import Peer
-from diskless.launch import ray_link, rolling
+from diskless.launch import ray_cluster, ray_link, rolling
 from diskless.launch.record import RayRecord, record_of
 from diskless.model import parse_slot
 
@@ -35,22 +35,34 @@ def adopt(name: str, ray_address: str, *, progress: Progress) -> tuple[list[int]
             f"cluster {name!r} has a Ray of its own on one host, which no other can replace"
         )
     with connect(name) as client:
-        status = client.status()
-        record = RayRecord(requested=ray_address, one_host=record_of(known).one_host)
-        ray = ray_link.attach(record, f"diskless-{name}")
-        try:
-            record = replace(record, address=ray_link.address_of(ray))
-            known = replace(known, ray=record.to_dict())
-            descriptor.save(known)
-            started = _start(known, status, progress)
-            strangers = _strangers(known, status)
-        finally:
-            ray_link.detach()
+        with ray_cluster.alone():  # An `up` that grows the cluster writes the descriptor too.
+            started, strangers = _move(
+                descriptor.load(name), client.status(), ray_address, progress
+            )
         rolling.wait_protected(client, "until everything was protected again")
         return started, strangers
 
 
-def _start(known: Descriptor, status: dict[str, Any], progress: Progress) -> list[int]:
+def _move(
+    known: Descriptor, status: dict[str, Any], ray_address: str, progress: Progress
+) -> tuple[list[int], list[int]]:
+    record = RayRecord(requested=ray_address, one_host=record_of(known).one_host, adopting=True)
+    ray = ray_link.attach(record, f"diskless-{known.name}")
+    try:
+        record = replace(record, address=ray_link.address_of(ray))
+        known = replace(known, ray=record.to_dict())
+        descriptor.save(known)
+        known, started = _start(known, status, progress)
+        strangers = strangers_to(known, status)
+    finally:
+        ray_link.detach()
+    descriptor.save(replace(known, ray=replace(record, adopting=bool(strangers)).to_dict()))
+    return started, strangers
+
+
+def _start(
+    known: Descriptor, status: dict[str, Any], progress: Progress
+) -> tuple[Descriptor, list[int]]:
     from diskless.launch import agents
 
     identity = agents.identity_of(known)
@@ -60,7 +72,7 @@ def _start(known: Descriptor, status: dict[str, Any], progress: Progress) -> lis
     missing = [slot for slot in down if agents.find(known.name, slot) is None]
     agents.create(
         identity,
-        agents.seats_for(identity, missing, one_host=one_host),
+        agents.seats_for(identity, missing, one_host=one_host, rows=status["agents"]),
         one_host=one_host,
         founding=False,
         seeds={slot: row["address"] for slot, row in rows.items() if slot not in down},
@@ -72,12 +84,11 @@ def _start(known: Descriptor, status: dict[str, Any], progress: Progress) -> lis
         slot: Peer(slot=slot, gateway=at.gateway, socket=at.socket, host=at.host, up=True)
         for slot, at in states.items()
     }
-    gateways = [fresh.get(peer.slot, peer) for peer in known.gateways]
-    descriptor.save(replace(known, gateways=gateways))
-    return down
+    peers = {peer.slot: peer for peer in known.gateways} | fresh
+    return replace(known, gateways=[peers[slot] for slot in sorted(peers)]), down
 
 
-def _strangers(known: Descriptor, status: dict[str, Any]) -> list[int]:
+def strangers_to(known: Descriptor, status: dict[str, Any]) -> list[int]:
     """The slots that this Ray does not run."""
     from diskless.launch import agents
 

@@ -7,7 +7,7 @@ agent by its slot's name in the cluster's Ray namespace. Everything here has a d
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -68,13 +68,20 @@ def identity_of(known: Descriptor) -> Identity:
 
 
 def seats_for(
-    identity: Identity, slots: Iterable[int], *, one_host: bool
+    identity: Identity,
+    slots: Sequence[int],
+    *,
+    one_host: bool,
+    rows: Iterable[Mapping[str, Any]] = (),
 ) -> dict[int, seats.RayNode]:
-    """A node for each of the slots, given where the other agents are."""
-    taken = [process.node for process in processes(identity).values()]
+    """A node for each of the slots, given where the other agents are: as Ray tells, and the
+    cluster's status (`rows`), which also knows those that Ray does not run just now."""
+    living = spread.living_nodes()
+    known = seats.seated(rows, living) | {s: p.node for s, p in processes(identity).items()}
+    taken = [node for slot, node in known.items() if slot not in slots]
     hosts = {node.host for node in taken}
-    nodes = [n for n in spread.living_nodes() if not (one_host and hosts) or n.host in hosts]
-    return seats.assign(slots, nodes, taken=taken)
+    near = [node for node in living if node.host in hosts] if one_host else living
+    return seats.assign(slots, near or living, taken=taken)
 
 
 def create(
@@ -87,7 +94,8 @@ def create(
 ) -> None:
     """Starts the actors of slots that have none, each on its node; they join by themselves.
 
-    Raises LaunchFailed if Ray has an actor of that slot already.
+    One that somebody else has started meanwhile, another `up` or a leader, is as good; except
+    for founders, of which there is one set: then it raises LaunchFailed.
     """
     for slot, node in chosen.items():
         args = AgentArgs(
@@ -113,6 +121,8 @@ def create(
         try:
             actor.remote(args)
         except ValueError as error:  # the name is taken
+            if not founding and find(identity.settings.name, slot) is not None:
+                continue
             raise LaunchFailed(
                 f"{slot_name(slot)} is being started by somebody else: {last_line(error)}"
             ) from error
@@ -172,9 +182,14 @@ def _ask(identity: Identity, slots: Iterable[int]) -> dict[int, AgentState]:
     for slot in slots:
         handle = find(identity.settings.name, slot)
         if handle is not None:
-            asked[slot] = handle.state.remote()
+            asked[handle.state.remote()] = slot
+    if not asked:
+        return {}
+    # All at once: however many are silent, it takes no longer than one of them.
+    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=STATE_TIMEOUT_S)
     answers = {}
-    for slot, reference in asked.items():
+    for reference in done:
+        slot = asked[reference]
         try:
             answers[slot] = ray.get(reference, timeout=STATE_TIMEOUT_S)
         except ray.exceptions.ActorDiedError as error:

@@ -37,7 +37,7 @@ from diskless.agent.writer import Writer
 from diskless.config import ClusterSettings
 from diskless.gateway.handlers import ClientDoor
 from diskless.gateway.server import Gateway
-from diskless.model import slot_name
+from diskless.model import format_address, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.peers import Peers
@@ -236,7 +236,7 @@ class Node:
         self.roster.meet({self.slot: self.address})
         port = gateway_port(self.settings.cluster_id, self.slot)
         await self.gateway.start(self.settings.socket_path, host, port)
-        self.gateway_address = f"{host}:{self.gateway.tcp_port}"
+        self.gateway_address = format_address(host, self.gateway.tcp_port)
         log.info("agent serves slot=%s address=%s", slot_name(self.slot), self.address)
         self._spawn(self.replica.run())
         if self.slot >= self.settings.cluster.voters:

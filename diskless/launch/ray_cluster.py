@@ -38,7 +38,7 @@ from diskless.launch.record import (
     refuse_without_ray,
 )
 from diskless.launch.running import Progress, Started, ask_status
-from diskless.model import slot_name
+from diskless.model import parse_slot, slot_name
 
 if TYPE_CHECKING:
     from diskless.launch.actor import AgentState
@@ -68,7 +68,7 @@ def up(
     settings.validate()
     if ray_address:
         ray_link.check_address(ray_address)
-    with _alone():
+    with alone():
         exists = descriptor.descriptor_path(settings.name).exists()
         known = descriptor.load(settings.name) if exists else None
         if known is not None and reset:
@@ -85,7 +85,7 @@ def down(name: str, *, discard: bool = False) -> None:
 
     Raises NoCluster; FilesExist, unless it may discard what the cluster holds.
     """
-    with _alone():
+    with alone():
         known = descriptor.load(name)
         refuse_without_ray(known)
         if not discard:
@@ -314,10 +314,30 @@ def _end_attached(known: Descriptor, record: RayRecord) -> None:
     try:
         from diskless.launch import agents
 
+        if record.adopting:
+            _refuse_to_orphan(known)
         agents.end_all(agents.identity_of(known))
     finally:
         ray_link.detach()
     rundir.clear_run_dir(known.cluster)
+
+
+def _refuse_to_orphan(known: Descriptor) -> None:
+    """Raises LaunchFailed if agents would go on under a Ray that nothing here remembers."""
+    from diskless.launch.adopt import strangers_to
+
+    try:
+        status = ask_status(known)
+    except DisklessError:
+        return  # Nobody is left who would go on serving.
+    up = {parse_slot(a["slot"]) for a in status["agents"] if a["state"] in ("up", "draining")}
+    left = ", ".join(slot_name(slot) for slot in strangers_to(known, status) if slot in up)
+    if left:
+        raise LaunchFailed(
+            f"{left} of cluster {known.name!r} run under an earlier Ray, which cannot be told "
+            "from here: end its nodes on their hosts (`launch.py down`, or `ray stop`), then try "
+            "again"
+        )
 
 
 # Shared.
@@ -340,7 +360,7 @@ def attached(name: str, slots: Sequence[int]) -> Iterator["Identity"]:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def alone() -> Iterator[None]:
     """One `up` or `down` of this user at a time; the lock leaves no file behind."""
     home = descriptor.home()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ slow one.
 
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +21,13 @@ class Session(Struct, frozen=True):
 
     pid: int = 0
     started_s: float = 0.0
+    boot: str = ""
+    """What numbered it: see `boot_id`."""
+
+    @property
+    def of_this_boot(self) -> bool:
+        """False if it has surely ended, and its number may mean anybody."""
+        return self.boot in ("", boot_id())
 
 
 class RayRecord(Struct, frozen=True, kw_only=True):
@@ -35,6 +43,8 @@ class RayRecord(Struct, frozen=True, kw_only=True):
     """File with the token that our own Ray demands."""
     one_host: bool = False
     """`up` found one host, so agents listen on loopback only, in all their lives."""
+    adopting: bool = False
+    """When it was last adopted, agents still ran under an earlier Ray."""
 
     @property
     def own(self) -> bool:
@@ -46,6 +56,18 @@ class RayRecord(Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         return msgspec.to_builtins(self)
+
+
+def boot_id() -> str:
+    """What gives processes their numbers: this boot, and in it the namespace of a container.
+
+    "" where that cannot be told.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return ""
 
 
 def refuse_dead(descriptor: Descriptor) -> None:
@@ -88,6 +110,8 @@ def has_ended(descriptor: Descriptor) -> bool:
     record = record_of(descriptor)
     if not record.own or not record.holder.pid or not record.here:
         return False
+    if not record.holder.of_this_boot:
+        return True
     try:
         os.kill(record.holder.pid, 0)
     except ProcessLookupError:

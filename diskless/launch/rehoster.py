@@ -135,12 +135,23 @@ class Rehoster:
                 found[slot] = nodes.get(row.get("Address", {}).get("NodeID", ""))
         return found
 
+    def _still_gone(self, agent: AgentInfo) -> bool:
+        """Whether this agent leads and that life of another is still down.
+
+        One that is back holds shards, which a new life of its slot would make worthless.
+        """
+        replica = self._node.replica
+        now = replica.state.agents.get(agent.slot)
+        return replica.leads and now is not None and not now.up and now.boot == agent.boot
+
     def _begin(self, slot: int, node: seats.RayNode, case: Case) -> str:
         from diskless.launch import agents, probe
 
         seeds = {other: agent.address for other, agent in case.agents.items() if agent.up}
         try:
             probe.probe_nodes([node])
+            if not self._still_gone(case.agents[slot]):  # Ray may have taken minutes.
+                return "was on its way back when it should have begun again elsewhere"
             agents.create(
                 self._identity,
                 {slot: node},

@@ -77,14 +77,16 @@ def join(
     status = ask_status(known)
     missing = never_joined(status, settings.agents)
     if missing:
-        return _grow(known, settings, missing, progress)
+        return _grow(known, settings, status, missing, progress)
     known = _save(known, settings)
     return Started(descriptor=known, fresh=False, agents_up=_count_up(status))
 
 
 def refuse_other(known: Descriptor, settings: ClusterSettings, ray_address: str) -> None:
     """Raises ClusterExists, naming what it has and what was asked for."""
-    has = dict(known.settings) | {"ray_address": record_of(known).requested or "its own"}
+    # As this version writes them: an earlier one may have had fewer.
+    has = ClusterSettings.from_dict(known.settings).to_dict()
+    has |= {"ray_address": record_of(known).requested or "its own"}
     asked = settings.to_dict() | ({"ray_address": ray_address} if ray_address else {})
     other = ", ".join(
         f"{key} {has.get(key)}, not {value}"
@@ -123,12 +125,17 @@ def ask_status(known: Descriptor, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[s
 
 
 def _grow(
-    known: Descriptor, settings: ClusterSettings, missing: Sequence[int], progress: Progress
+    known: Descriptor,
+    settings: ClusterSettings,
+    status: dict[str, Any],
+    missing: Sequence[int],
+    progress: Progress,
 ) -> Started:
     refuse_without_ray(known)
     ray_link.attach(record_of(known), f"diskless-{known.name}")  # Before anything is changed.
     try:
-        advice = _start(replace(known, settings=settings.to_dict()), missing, progress)
+        grown = replace(known, settings=settings.to_dict())
+        advice = _start(grown, status["agents"], missing, progress)
     except DisklessError as error:
         again = f"`diskless up --agents {settings.agents}{name_option(known.name)}`"
         raise LaunchFailed(f"{error}; the cluster goes on as it is: {again} tries again") from error
@@ -146,7 +153,12 @@ def _grow(
     )
 
 
-def _start(known: Descriptor, missing: Sequence[int], progress: Progress) -> list[str]:
+def _start(
+    known: Descriptor,
+    rows: Sequence[dict[str, Any]],
+    missing: Sequence[int],
+    progress: Progress,
+) -> list[str]:
     """Starts agents and waits until all have joined; what the operator should know."""
     from diskless.launch import agents, probe, spread
 
@@ -156,7 +168,7 @@ def _start(known: Descriptor, missing: Sequence[int], progress: Progress) -> lis
     descriptor.save(known)  # From here on there may be more agents.
     identity = agents.identity_of(known)
     new = [slot for slot in missing if agents.find(known.name, slot) is None]
-    chosen = agents.seats_for(identity, new, one_host=record.one_host)
+    chosen = agents.seats_for(identity, new, one_host=record.one_host, rows=rows)
     agents.create(identity, chosen, one_host=record.one_host, founding=False)
     agents.wait_serving(identity, missing, ready=lambda state: state.joined, progress=progress)
     if record.one_host and not seats.on_one_host(nodes):

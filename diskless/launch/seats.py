@@ -9,10 +9,10 @@ import socket
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from diskless.config import ClusterSettings
-from diskless.model import AgentInfo
+from diskless.model import AgentInfo, parse_slot
 
 
 class RayNode(NamedTuple):
@@ -89,11 +89,11 @@ def plan_rehosting(
     gone = sorted(
         slot for slot in overdue if agents[slot].node not in by_id and slot not in under_way
     )
-    settled = [_node_of(a, by_id) for a in agents.values() if a.up or a.node in by_id]
+    settled = [_node_of(a.node, a.host, by_id) for a in agents.values() if a.up or a.node in by_id]
     coming = [
         node
         for slot, node in under_way.items()
-        if node is not None and (slot not in agents or agents[slot].node not in by_id)
+        if node is not None and agents[slot].node not in by_id
     ]
     # Apart: the place of one that is gone may be another's by now, and was not given twice.
     most = max(
@@ -109,10 +109,21 @@ def plan_rehosting(
     return Rehosting(moves=moves, homeless=[slot for slot in gone if slot not in moves])
 
 
-def _node_of(agent: AgentInfo, nodes: Mapping[str, RayNode]) -> RayNode:
-    """Also of one that runs under a Ray which is not ours: it takes its host's place."""
-    known = nodes.get(agent.node)
-    return known if known is not None else RayNode(agent.node, *agent.host.split("/", 1))
+def seated(rows: Iterable[Mapping[str, Any]], nodes: Iterable[RayNode]) -> dict[int, RayNode]:
+    """The nodes of agents in `status`: also of those that Ray is about to restart, or that
+    run under another Ray."""
+    by_id = {node.id: node for node in nodes}
+    return {
+        parse_slot(row["slot"]): _node_of(row["node"], row["host"], by_id)
+        for row in rows
+        if row["state"] in ("up", "draining") or row.get("node") in by_id
+    }
+
+
+def _node_of(id_: str, host: str, nodes: Mapping[str, RayNode]) -> RayNode:
+    """Also one of a Ray which is not ours: an agent there takes its host's place."""
+    known = nodes.get(id_)
+    return known if known is not None else RayNode(id_, *host.split("/", 1))
 
 
 def advise(settings: ClusterSettings, hosts: Sequence[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """Processes that outlive the command which started them: started, found again, and stopped.
 
 Each is the leader of a session of its own, by which everything that it started in turn is
-found. A process is known by its number and the time it began, because numbers are given away
-again.
+found. A process is known by its number, the time it began and the boot in which it did, because
+numbers are given away again.
 """
 
 import os
@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from diskless.errors import LaunchFailed
-from diskless.launch.record import Session
+from diskless.launch.record import Session, boot_id
 
 STOP_TIMEOUT_S = 8.0
 KILL_TIMEOUT_S = 5.0
@@ -42,7 +42,7 @@ def start(command: Sequence[str], *, env: Mapping[str, str], log: Path) -> Sessi
             start_new_session=True,
         )
     _CHILDREN[process.pid] = process
-    return Session(process.pid, psutil.Process(process.pid).create_time())
+    return Session(process.pid, psutil.Process(process.pid).create_time(), boot_id())
 
 
 def is_alive(session: Session) -> bool:
@@ -95,7 +95,9 @@ def _leader(session: Session) -> psutil.Process | None:
 
 
 def _is_stranger(session: Session) -> bool:
-    """Whether the leader's number has gone to another process."""
+    """Whether the leader's number has gone, or may have gone, to another process."""
+    if not session.of_this_boot:
+        return True
     try:
         began_s = psutil.Process(session.pid).create_time()
     except psutil.NoSuchProcess:

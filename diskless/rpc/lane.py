@@ -3,9 +3,10 @@
 A message on a gRPC stream costs each side some 0.1 ms of Python, a commit takes two each
 way, and every commit of a client waits for them. So the gRPC stream between two voters
 (`Replica.Exchange`) introduces them, checks that they may and can talk, and tells where the
-lane is; what they say then goes there, each message behind its length. A lane that does not
-come up, or is lost, leaves everything to the stream. Which message takes which way does not
-matter: the protocol expects that any may be lost, late, doubled or out of order.
+lane is; what they say then goes there, each message behind its length. A lane is used once the
+other side has answered its hello: what accepts connections and is no voter, as a proxy may, or
+refuses us, leaves everything to the stream. Which message takes which way does not matter: the
+protocol expects that any may be lost, late, doubled or out of order.
 """
 
 import asyncio
@@ -27,9 +28,17 @@ UNSENT_BYTES_MAX = 32 << 20
 """What may wait for a voter that does not read; the rest is dropped."""
 OPEN_TIMEOUT_S = 2.0
 HELLO_TIMEOUT_S = 5.0
+STRANGERS_MAX = 64
+"""Callers that have not said hello yet; one more ends the eldest, which had the most time."""
 SILENCE_MS_MAX = 5_000
 """Bytes without a receipt for this long end the connection: after a cut TCP would try again
 only minutes later, and a new connection comes up at once."""
+
+KEEPALIVE_IDLE_S = 15
+KEEPALIVE_INTERVAL_S = 5
+"""The receiving side sends nothing, so it would never notice that a host is gone."""
+WELCOME = b"\x01"
+"""All that a door ever says."""
 
 _LENGTH_BYTES = 4
 
@@ -49,23 +58,38 @@ _decode_hello = msgspec.msgpack.Decoder(Hello).decode
 
 
 class Lane(asyncio.Protocol):
-    """The sending end."""
+    """The sending end. `on_lost` is told of the end of one that was welcome."""
 
     def __init__(self, on_lost: Callable[[], None]) -> None:
         self._on_lost = on_lost
         self._transport: Any = None
+        self._welcome = False
+        self._answered = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         _tune(transport.get_extra_info("socket"))
 
+    def data_received(self, data: bytes) -> None:
+        self._welcome = True
+        self._answered.set()
+
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        self._on_lost()
+        self._answered.set()
+        if self._welcome:
+            self._on_lost()
 
     @property
     def usable(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
+        return self._welcome and self._transport is not None and not self._transport.is_closing()
+
+    async def greet(self, hello: Hello) -> None:
+        """Returns once the other side has taken our hello. Raises ConnectionError."""
+        self.send(msgspec.msgpack.encode(hello))
+        await self._answered.wait()
+        if not self.usable:
+            raise ConnectionRefusedError("it was closed before our hello was answered")
 
     def send(self, message: bytes) -> None:
         """Sends a message, or drops it when too much waits already."""
@@ -83,7 +107,11 @@ async def open_lane(host: str, port: int, hello: Hello, on_lost: Callable[[], No
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(OPEN_TIMEOUT_S):
         _, lane = await loop.create_connection(lambda: Lane(on_lost), host, port)
-    lane.send(msgspec.msgpack.encode(hello))
+        try:
+            await lane.greet(hello)
+        except BaseException:  # also when cancelled: nobody else knows of it
+            lane.close()
+            raise
     return lane
 
 
@@ -103,6 +131,7 @@ class LaneDoor:
         self._secret = secret.encode()
         self._server: asyncio.Server | None = None
         self._open: set[_Inbound] = set()
+        self._strangers: dict[_Inbound, None] = {}
 
     async def start(self, host: str) -> int:
         """Listens and returns the port."""
@@ -118,15 +147,26 @@ class LaneDoor:
 
     def opened(self, inbound: "_Inbound") -> None:
         self._open.add(inbound)
+        self._strangers[inbound] = None
+        if len(self._strangers) > STRANGERS_MAX:
+            eldest = next(iter(self._strangers))
+            del self._strangers[eldest]
+            eldest.abort()
 
     def lost(self, inbound: "_Inbound") -> None:
         self._open.discard(inbound)
+        self._strangers.pop(inbound, None)
 
-    def admit(self, data: bytes) -> Hello:
+    def admit(self, inbound: "_Inbound", data: bytes) -> Hello:
         """Raises Unauthorized, BadRequest, BadFrame."""
+        hello = self._check(data)
+        self._strangers.pop(inbound, None)
+        return hello
+
+    def _check(self, data: bytes) -> Hello:
         try:
             hello = _decode_hello(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise BadFrame(f"no voter's hello: {error}") from None
         if not hmac.compare_digest(hello.secret.encode(), self._secret):
             raise Unauthorized("the cluster's secret is missing or wrong")
@@ -192,7 +232,8 @@ class _Inbound(asyncio.Protocol):
 
     def _take(self, message: bytes) -> None:
         if self._hello is None:
-            self._hello = self._door.admit(message)
+            self._hello = self._door.admit(self, message)
+            self._transport.write(WELCOME)
             return
         # Each time: whatever was heard of it elsewhere, it lives there now.
         self._door.voter.meet(self._hello.sender, self._hello.address)
@@ -201,5 +242,11 @@ class _Inbound(asyncio.Protocol):
 
 def _tune(sock: Any) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS_MAX)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_USER_TIMEOUT", SILENCE_MS_MAX),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

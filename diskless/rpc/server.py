@@ -12,7 +12,7 @@ import msgspec
 from diskless.agent.ports import Beat, Pulse, Rebuilt
 from diskless.agent.shards import ShardStore
 from diskless.errors import BadFrame, BadRequest
-from diskless.model import AgentInfo, HeldShard, Stripe, slot_name
+from diskless.model import AgentInfo, HeldShard, Stripe, format_address, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Handler, Item, serve
@@ -110,10 +110,10 @@ class AgentServer:
             )
         )
         self._lane_port = await self._lanes.start(host)
-        bound = server.add_insecure_port(f"{host}:{port}")
+        bound = server.add_insecure_port(format_address(host, port))
         await server.start()
         self._server = server
-        return f"{host}:{bound}"
+        return format_address(host, bound)
 
     async def stop(self, grace_s: float | None = None) -> None:
         self._lanes.stop()

@@ -61,8 +61,8 @@ class VoterLink:
         self._stream.close()
 
     def _open_both(self) -> Any:
+        assert self._lane is None, "its lane ended with the stream before"
         stream = self._open_stream()
-        self._close_lane()
         self._opening = asyncio.create_task(self._open_lane(stream))
         return stream
 
@@ -72,7 +72,7 @@ class VoterLink:
             self._lane = await open_lane(self._host, port, self._hello, self._lane_lost)
         except grpc.aio.AioRpcError:
             return  # the stream itself tells
-        except (KeyError, ValueError, OSError) as error:
+        except (KeyError, ValueError, OverflowError, OSError) as error:
             log.info("no lane, its stream serves peer=%s error=%r", self._peer, error)
 
     def _lane_lost(self) -> None:

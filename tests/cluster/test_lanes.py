@@ -1,8 +1,14 @@
 """Voters' lanes in a cluster: they are used, they come back, and nothing depends on them."""
 
+from functools import partial
+
 import pytest
 
+import diskless
+from diskless.errors import Unauthorized
 from diskless.launch.local import LocalCluster
+from diskless.launch.node import NodeSettings
+from diskless.rpc.lane import Hello, LaneDoor
 from diskless.rpc.voters import VoterLink
 from tests.conftest import Connect, StartCluster
 from tests.support import CALM, eventually, leader, on_loop
@@ -62,3 +68,35 @@ def test_without_lanes_the_streams_serve(
     store.write("/b", b"2")
     assert not any(lanes(cluster, 2))
     assert (store.read("/a"), store.read("/b")) == (b"1", b"2")
+
+
+def test_lanes_that_accept_and_refuse_depose_nobody(
+    start: StartCluster, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a proxy between hosts does, which accepts for a port that it then does not reach."""
+
+    def refuse(*_: object) -> Hello:
+        raise Unauthorized("not through here")
+
+    monkeypatch.setattr(LaneDoor, "admit", refuse)
+    cluster = start(tuning=CALM)
+    store = connect(cluster)
+    for n in range(20):
+        store.write(f"/{n}", b"1")
+    eventually(lambda: store.status()["log"]["op"] >= 20)
+    assert (leader(cluster).slot, store.status()["view"]) == (0, 0)
+    assert not any(lanes(cluster, 0))
+
+
+def test_agents_at_ipv6_addresses_reach_each_other_and_are_reached(
+    start: StartCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_ipv6 = partial(NodeSettings, bind_host="::1")
+    monkeypatch.setattr("diskless.launch.local.NodeSettings", at_ipv6)
+    cluster = start(tuning=CALM)
+    assert cluster.nodes[0].address.startswith("[::1]:")
+    monkeypatch.setenv("DISKLESS_SECRET", cluster.secret)
+    with diskless.connect(f"diskless://{cluster.nodes[0].gateway_address}/") as store:
+        store.write("/a", b"1")
+        eventually(lambda: all_up(cluster))
+        assert store.read("/a") == b"1"

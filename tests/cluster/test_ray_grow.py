@@ -4,10 +4,13 @@ One cluster for the tests in their order. How it grows on a Ray of several nodes
 tests/chaos/test_rehost.py, what new agents are used for in test_grow.py.
 """
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -68,6 +71,33 @@ def test_an_up_that_was_killed_half_way_is_finished_by_the_next(
     assert [peer.slot for peer in descriptor.load(program.name).gateways] == list(range(5))
 
 
+TAKEN = """
+import sys
+from diskless.launch import ray_cluster
+with ray_cluster.attached(sys.argv[1], []) as identity:
+    from diskless.launch import agents, spread
+    node = spread.living_nodes()[0]
+    agents.create(identity, {0: node}, one_host=True, founding=False)
+    try:
+        agents.create(identity, {0: node}, one_host=True, founding=True)
+    except agents.LaunchFailed as error:
+        print(error)
+"""
+
+
+def test_a_slot_that_somebody_else_has_started_is_left_alone(
+    program: Program, client: Client
+) -> None:
+    before = [(a["pid"], a["incarnation"]) for a in client.status()["agents"]]
+    done = subprocess.run(
+        [sys.executable, "-c", TAKEN, program.name],
+        check=False, capture_output=True, text=True, timeout=WAIT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "agent-0 is being started by somebody else" in done.stdout
+    assert [(a["pid"], a["incarnation"]) for a in client.status()["agents"]] == before
+
+
 def test_up_again_changes_nothing(program: Program, client: Client) -> None:
     before = [(a["pid"], a["incarnation"]) for a in client.status()["agents"]]
     again = program.ok("up", "--agents", "5")
@@ -107,6 +137,26 @@ def test_what_dead_agents_held_goes_to_the_new_ones(program: Program, client: Cl
     program.ok("chaos", "kill", "4", "--stay-dead")
     program.ok("chaos", "revive", "4")
     eventually(lambda: is_whole(client, 5), WAIT_S)
+
+
+def test_two_hosts_may_grow_it_at_once(program: Program, client: Client, tmp_path: Path) -> None:
+    """Each with a descriptor of its own, so that no lock keeps them apart."""
+    copy = tmp_path / f"{program.name}.json"
+    shutil.copy(descriptor.descriptor_path(program.name), copy)
+    command = [sys.executable, "-m", "diskless.cli", "--cluster", program.name, "up"]
+    both = [
+        subprocess.Popen(
+            [*command, "--agents", "6"],
+            env=os.environ | {"DISKLESS_HOME": str(home)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for home in (descriptor.home(), tmp_path)
+    ]
+    said = [up.communicate(timeout=WAIT_S)[1] for up in both]
+    assert [up.returncode for up in both] == [0, 0], said
+    assert states(client) == ["up"] * 6
 
 
 def test_down_ends_the_new_agents_too(program: Program, client: Client) -> None:

@@ -42,6 +42,12 @@ def test_nothing_else_can_be_changed(other: dict[str, int]) -> None:
         refuse_other(known(), ClusterSettings(agents=8, **other), "")
 
 
+def test_a_setting_that_an_earlier_version_did_not_have_is_no_other_setting() -> None:
+    old = known()
+    del old.settings["tuning"]["scrub_bytes_per_s"]
+    refuse_other(old, ClusterSettings(agents=8), "")
+
+
 def test_another_ray_is_refused_and_none_means_the_same() -> None:
     refuse_other(known(requested="auto"), ClusterSettings(), "")
     refuse_other(known(requested="auto"), ClusterSettings(), "auto")

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from diskless.config import ClusterSettings
-from diskless.launch.seats import RayNode, Rehosting, advise, assign, plan_rehosting
+from diskless.launch.seats import RayNode, Rehosting, advise, assign, plan_rehosting, seated
 from diskless.model import AgentInfo
 
 
@@ -74,6 +74,25 @@ def test_added_agents_go_where_there_is_none() -> None:
     assert set(chosen.values()) == set(nodes[2:])
 
 
+def row(slot: int, node: RayNode, state: str = "up") -> dict[str, str]:
+    return {"slot": f"agent-{slot}", "state": state, "node": node.id, "host": node.host}
+
+
+def test_one_that_ray_is_about_to_restart_keeps_its_place() -> None:
+    nodes = hosts(*"abc")
+    rows = [row(0, nodes[0]), row(1, nodes[1], "down"), {"slot": "agent-2", "state": "starting"}]
+    assert seated(rows, nodes) == {0: nodes[0], 1: nodes[1]}
+    assert assign([2], nodes, taken=seated(rows, nodes).values()) == {2: nodes[2]}
+
+
+def test_agents_of_another_ray_take_their_host_s_place_and_lost_ones_none() -> None:
+    a, b = nodes = hosts(*"ab")
+    elsewhere, lost = RayNode("old a", *a[1:]), RayNode("old b", *b[1:])
+    taken = seated([row(0, elsewhere, "draining"), row(1, lost, "down")], nodes)
+    assert taken == {0: elsewhere}
+    assert assign([1], nodes, taken=taken.values()) == {1: b}
+
+
 # When nodes are gone.
 
 
@@ -129,6 +148,28 @@ def test_an_agent_whose_node_is_alive_is_left_to_ray_or_stays_dead_on_purpose() 
     assert plan == Rehosting(moves={}, homeless=[])
 
 
+def test_the_place_of_one_that_is_down_on_a_living_node_is_taken() -> None:
+    a, b, c, d = nodes = hosts(*"abcd")
+    agents = roster(a, b, c)
+    agents[1] = msgspec.structs.replace(agents[1], up=False)
+    assert plan_rehosting(
+        agents | {2: msgspec.structs.replace(agents[2], up=False)},
+        overdue={1, 2},
+        nodes=[a, b, d],
+        under_way={},
+    ).moves == {2: d}
+    assert nodes.index(b) < nodes.index(d), "b would be chosen if it counted as empty"
+
+
+def test_one_that_ray_restarts_where_it_was_counts_once() -> None:
+    a, b, c = hosts(*"abc")
+    agents = roster(a, a, b, c)
+    for slot in (2, 3):
+        agents[slot] = msgspec.structs.replace(agents[slot], up=False)
+    plan = plan_rehosting(agents, overdue={2, 3}, nodes=[a, b], under_way={2: b})
+    assert plan == Rehosting(moves={3: b}, homeless=[])
+
+
 @pytest.mark.parametrize("on_a_node", [True, False])
 def test_one_that_is_under_way_is_not_started_twice_and_keeps_its_place(on_a_node: bool) -> None:
     nodes = hosts(*"abcde")
@@ -158,7 +199,7 @@ def test_a_node_on_which_agents_do_not_start_is_passed_over() -> None:
 def test_a_cluster_on_loopback_stays_on_its_host() -> None:
     a1, a2, b = nodes = hosts("a", "a", "b")
     agents = roster(a1, a1, a2)
-    assert set(lose(agents, nodes, a1, one_host=True).moves.values()) == {a2}
+    assert lose(agents, nodes, a1, one_host=True).moves == {0: a2, 1: a2}
     assert lose(agents, nodes, a1, a2, one_host=True).homeless == [0, 1, 2]
     assert set(lose(agents, nodes, a1, a2).moves.values()) == {b}
 

@@ -1,0 +1,153 @@
+"""What a leader does about lost agents, where Ray's part is played by us."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from diskless.config import ClusterSettings, Tuning
+from diskless.errors import LaunchFailed
+from diskless.launch import agents, probe, ray_link, rehoster, spread
+from diskless.launch.agents import Identity
+from diskless.launch.rehoster import NO_NODE, RAY_SILENT, Rehoster
+from diskless.launch.seats import RayNode
+from diskless.model import AgentInfo
+from tests.support import eventually
+
+GONE, SPARE = RayNode("gone", "a", "10.0.0.1"), RayNode("spare", "b", "10.0.0.2")
+IDENTITY = Identity(ClusterSettings(tuning=Tuning(repair_delay_s=1)), "c", "s")
+
+
+def agent(slot: int, node: RayNode = GONE, *, up: bool = False) -> AgentInfo:
+    return AgentInfo(
+        slot=slot, incarnation=1, boot=f"b{slot}", address=f"at-{slot}", gateway="", socket="",
+        host=node.host, node=node.id, pid=1, up=up, down_ms=0 if up else 1,
+    )  # fmt: skip
+
+
+class Ray:
+    """What is asked of it, and what it answers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nodes = [SPARE]
+        self.rows: dict[int, dict[str, Any]] = {}
+        self.created: list[tuple[int, str]] = []
+        self.seeds: dict[int, str] = {}
+        self.while_probing = lambda: None
+        monkeypatch.setattr(ray_link, "address_of", lambda _: "ray:1")
+        monkeypatch.setattr(ray_link, "check_listening", lambda _: None)
+        monkeypatch.setattr(spread, "living_nodes", lambda: self.nodes)
+        monkeypatch.setattr(agents, "row_of", lambda _, slot: self.rows.get(slot, {}))
+        monkeypatch.setattr(probe, "probe_nodes", lambda _: self.while_probing())
+        monkeypatch.setattr(agents, "create", self._create)
+
+    def _create(
+        self, _: Identity, chosen: dict[int, RayNode], *, seeds: dict[int, str], **__: Any
+    ) -> None:
+        self.created += [(slot, node.id) for slot, node in chosen.items()]
+        self.seeds = seeds
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
+    return Ray(monkeypatch)
+
+
+class World:
+    def __init__(self, *known: AgentInfo) -> None:
+        self.agents = {a.slot: a for a in known}
+        self.node = SimpleNamespace(
+            replica=SimpleNamespace(leads=True, state=SimpleNamespace(agents=self.agents)),
+            unhosted={},
+        )
+        self.rehoster = Rehoster(IDENTITY, self.node, one_host=False)  # type: ignore[arg-type]
+
+    def look(self) -> dict[int, str]:
+        async def run() -> None:
+            case = self.rehoster._case()
+            assert case is not None
+            await self.rehoster._look(case)
+
+        asyncio.run(run())
+        return dict(self.node.unhosted)
+
+
+def test_a_lost_agent_begins_again_and_status_says_where(ray: Ray) -> None:
+    elsewhere = RayNode("of the old Ray", "c", "10.0.0.3")
+    world = World(agent(0), agent(1, elsewhere, up=True))
+    assert world.look() == {0: f"begins again on {SPARE.host}"}
+    assert ray.created == [(0, "spare")]
+    assert ray.seeds == {1: "at-1"}, "whom it must find without this Ray"
+
+
+def test_without_a_node_status_says_so(ray: Ray) -> None:
+    ray.nodes = [RayNode("full", "c", "10.0.0.3")]
+    world = World(agent(0), agent(1, ray.nodes[0], up=True))
+    assert world.look() == {0: NO_NODE}
+    assert ray.created == []
+
+
+def test_nothing_is_done_while_nobody_is_lost_or_somebody_else_leads(ray: Ray) -> None:
+    assert World(agent(0, up=True)).rehoster._case() is None
+    world = World(agent(0))
+    world.node.replica.leads = False
+    assert world.rehoster._case() is None
+
+
+@pytest.mark.parametrize("how", ["returned", "began anew", "deposed"])
+def test_one_that_changed_while_ray_took_its_time_is_not_begun_again(ray: Ray, how: str) -> None:
+    """It may hold shards that its next life would make worthless."""
+    world = World(agent(0))
+
+    def meanwhile() -> None:
+        match how:
+            case "returned":
+                world.agents[0] = msgspec.structs.replace(world.agents[0], up=True)
+            case "began anew":
+                world.agents[0] = msgspec.structs.replace(world.agents[0], boot="new")
+            case "deposed":
+                world.node.replica.leads = False
+
+    ray.while_probing = meanwhile
+    said = world.look()
+    assert ray.created == []
+    assert bool(said) == (how != "deposed"), "only a leader's word counts"
+
+
+def test_one_that_is_under_way_is_not_begun_twice(ray: Ray) -> None:
+    ray.rows[0] = {"Address": {"NodeID": "spare"}}
+    assert World(agent(0)).look() == {0: f"begins again on {SPARE.host}"}
+    assert ray.created == []
+
+
+def test_a_node_where_agents_do_not_start_is_passed_over_for_a_while(ray: Ray) -> None:
+    def fails() -> None:
+        raise LaunchFailed("diskless is not installed")
+
+    ray.while_probing = fails
+    world = World(agent(0))
+    assert "does not start" in world.look()[0]
+    assert world.look() == {0: NO_NODE}
+    assert ray.created == []
+    world.rehoster._unfit_until = dict.fromkeys(world.rehoster._unfit_until, 0.0)
+    ray.while_probing = lambda: None
+    assert world.look() == {0: f"begins again on {SPARE.host}"}
+
+
+def test_while_ray_takes_its_time_status_says_so(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehoster, "PATIENCE_S", 0.01)
+    world = World(agent(0))
+    ray.while_probing = lambda: eventually(lambda: world.node.unhosted == {0: RAY_SILENT})
+    assert world.look() == {0: f"begins again on {SPARE.host}"}
+
+
+def test_a_ray_that_does_not_answer_is_said_to_be_silent(
+    ray: Ray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(_: str) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(ray_link, "check_listening", silent)
+    assert World(agent(0)).look() == {0: RAY_SILENT}

@@ -1,0 +1,22 @@
+"""What `status` says in a cluster's first moments."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from diskless.agent.report import Reporter
+from diskless.config import ClusterSettings
+
+
+@pytest.mark.parametrize(("joined", "slots"), [([], 6), ([0], 6), ([0, 7], 8)])
+def test_slots_are_those_of_the_settings_and_those_that_joined(
+    joined: list[int], slots: int
+) -> None:
+    state: Any = SimpleNamespace(agents=dict.fromkeys(joined))
+    reporter = Reporter(
+        settings=ClusterSettings(), cluster_id="c", slot=0, pulses={},
+        replica=SimpleNamespace(state=state), repairer=None,  # type: ignore[arg-type]
+        unhosted=dict, now_ms=lambda: 0,
+    )  # fmt: skip
+    assert reporter._slots() == slots
