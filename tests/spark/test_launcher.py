@@ -123,10 +123,9 @@ def test_a_wrong_configuration_is_refused_in_one_line_that_names_it(tmp_path: Pa
 
 
 def test_a_head_without_memory_is_refused_where_agents_wait_for_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A control store that does not know its nodes would end them, and all agents with them."""
-    launch = Launch(tmp_path)
     monkeypatch.setenv("DISKLESS_HOME", str(launch.home))
     with start_cluster() as cluster:
         known = descriptor.load(cluster.settings.name)
