@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from diskless.config import ClusterSettings
+import psutil
+
+from diskless.config import ClusterSettings, format_bytes
 from diskless.model import AgentInfo, parse_slot
 
 
@@ -127,7 +129,24 @@ def _node_of(id_: str, host: str, nodes: Mapping[str, RayNode]) -> RayNode:
 
 
 def advise(settings: ClusterSettings, hosts: Sequence[str]) -> list[str]:
-    """What the loss of a host means, given the host of each agent."""
+    """What an operator should know, given the host of each agent."""
+    here = sum(host.split("/", 1)[0] == socket.gethostname() for host in hosts)
+    memory_bytes = psutil.virtual_memory().total
+    return _about_losses(settings, hosts) + _about_memory(settings, here, memory_bytes)
+
+
+def _about_memory(settings: ClusterSettings, agents: int, memory_bytes: int) -> list[str]:
+    """Whether a host has what its agents may use: where it has not, the kernel kills them."""
+    wanted = agents * settings.memory_bytes
+    if wanted <= memory_bytes:
+        return []
+    return [
+        f"{_agents(agents)} on this host may use {format_bytes(wanted)}, and it has "
+        f"{format_bytes(memory_bytes)}: choose a smaller --memory"
+    ]
+
+
+def _about_losses(settings: ClusterSettings, hosts: Sequence[str]) -> list[str]:
     k = settings.parity_shards
     counts = Counter(hosts)
     if len(counts) == 1:

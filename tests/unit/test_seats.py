@@ -1,9 +1,11 @@
 """Which node an agent gets: at first, as one of those that are added, and when its own is gone."""
 
+import socket
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
+import psutil
 import pytest
 
 from diskless.config import ClusterSettings
@@ -219,3 +221,13 @@ def test_a_cluster_on_loopback_stays_on_its_host() -> None:
 def test_what_the_loss_of_a_host_means_is_said(names: str, words: str) -> None:
     assert words in " ".join(advise(ClusterSettings(), list(names)))
     assert bool(words) == bool(advise(ClusterSettings(), list(names)))
+
+
+def test_more_memory_than_a_host_has_is_said() -> None:
+    here = f"{socket.gethostname()}/10.0.0.1"
+    each = psutil.virtual_memory().total // 3
+    settings = ClusterSettings(memory_bytes=each)
+    hosts = [here, here, "a/1", here, "b/1", "c/1"]
+    assert "smaller --memory" not in " ".join(advise(settings, hosts))
+    hosts.append(here)
+    assert "4 agents on this host may use" in " ".join(advise(settings, hosts))
