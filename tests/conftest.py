@@ -1,5 +1,6 @@
 """What all tests share: a private home for descriptors, and clusters that end with the test."""
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -12,6 +13,13 @@ from tests.support import start_cluster
 
 StartCluster = Callable[..., LocalCluster]
 Connect = Callable[..., Client]
+
+
+def pytest_configure() -> None:
+    """Programs under test shall hear Ctrl-C, also where the tests run in the background of a
+    shell: that has them, and all that they start, ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -68,8 +68,6 @@ def test_an_interrupted_run_thaws_whom_it_froze(program: Program, number: signal
         [sys.executable, "-m", "diskless.cli", "--cluster", program.name, "chaos", "run",
          "--seed", "1", "--duration", "60", "--faults", "pause", "--largest", "4KiB"],
         stdout=subprocess.PIPE, text=True,
-        # Where the tests run in the background, they and their children ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     ) as run:  # fmt: skip
         assert run.stdout is not None
         for line in run.stdout:
