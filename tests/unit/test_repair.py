@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as altered
 
+from diskless import repair
 from diskless.model import AgentInfo, Place, Stripe
-from diskless.repair import Cluster, choose_targets, diagnose, overdue, plan_repair
+from diskless.repair import Cluster, choose_targets, diagnose, overdue, plan_repair, spread_out
 
 M, K = 4, 2
 TOTAL = M + K
@@ -281,6 +282,27 @@ def test_on_one_host_or_with_a_host_for_each_agent_nothing_is_spread_out() -> No
         agents = {slot: agent(slot, host=host) for slot in range(9)}
         cluster = Cluster(agents=agents, data_shards=M, parity_shards=K)
         assert plan_repair([stripe_on(0, 1, 2, 3, 4, 5)], cluster).is_empty
+
+
+def test_whether_shards_share_hosts_is_asked_once_for_each_set_of_agents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With 100,000 stripes the leader has no time to ask it of each of them."""
+    agents = {slot: agent(slot, host=f"host-{slot % 6}") for slot in range(12)}
+    cluster = Cluster(agents=agents, data_shards=M, parity_shards=K)
+    spread, crowded = stripe_on(0, 1, 2, 3, 4, 5), stripe_on(0, 6, 1, 7, 2, 8)
+    asked: list[Stripe] = []
+
+    def counted(stripe: Stripe, cluster: Cluster, *, turn: int = 0) -> dict[int, int]:
+        asked.append(stripe)
+        return spread_out(stripe, cluster, turn=turn)
+
+    monkeypatch.setattr(repair, "spread_out", counted)
+    plan = plan_repair(
+        [altered(s, id=f"{n}") for n in range(50) for s in (spread, crowded)], cluster
+    )
+    assert len(plan.rebuild) == 50
+    assert len(asked) == 2
 
 
 def test_the_host_of_a_shard_that_may_come_back_is_avoided_too() -> None:
