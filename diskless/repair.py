@@ -165,7 +165,7 @@ def choose_targets(stripe: Stripe, cluster: Cluster, *, turn: int = 0) -> dict[i
     }
     kept = [stripe.places[index].slot for index in shards.sound + shards.away]
     taken = {*kept, *targets.values()}
-    hosts = {cluster.agents[slot].host for slot in taken}
+    hosts = [cluster.agents[slot].host for slot in taken]
     free = [agent for slot, agent in takers.items() if slot not in taken]
     homeless = [index for index in shards.missing + shards.leaving if index not in targets]
     slots = place(free, count=len(homeless), turn=turn, avoid=hosts)

@@ -12,6 +12,7 @@ from msgspec.structs import replace as altered
 
 from diskless import repair
 from diskless.model import AgentInfo, Place, Stripe
+from diskless.placement import place
 from diskless.repair import Cluster, choose_targets, diagnose, overdue, plan_repair, spread_out
 
 M, K = 4, 2
@@ -282,6 +283,25 @@ def test_on_one_host_or_with_a_host_for_each_agent_nothing_is_spread_out() -> No
         agents = {slot: agent(slot, host=host) for slot in range(9)}
         cluster = Cluster(agents=agents, data_shards=M, parity_shards=K)
         assert plan_repair([stripe_on(0, 1, 2, 3, 4, 5)], cluster).is_empty
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=TOTAL, max_size=12),
+    st.sets(st.integers(0, TOTAL - 1), min_size=1, max_size=K),
+    st.integers(0, 100),
+)
+def test_what_was_rebuilt_need_not_be_spread_out_after_that(
+    hosts: list[int], lost: set[int], turn: int
+) -> None:
+    agents = {slot: agent(slot, host=f"host-{host}") for slot, host in enumerate(hosts)}
+    cluster = Cluster(agents=agents, data_shards=M, parity_shards=K)
+    slots = place(agents.values(), count=TOTAL, turn=turn)
+    stripe = stripe_on(*slots)
+    cluster = dead(cluster, *(slots[index] for index in lost))
+    targets = choose_targets(stripe, cluster, turn=turn)
+    left = [targets.get(index, slot) for index, slot in enumerate(slots)]
+    if len(targets) == len(lost):
+        assert spread_out(stripe_on(*left), cluster) == {}
 
 
 def test_whether_shards_share_hosts_is_asked_once_for_each_set_of_agents(
