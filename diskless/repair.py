@@ -225,7 +225,8 @@ class RepairPlan:
             elif stripe.data_shards < cluster.width == cluster.data_shards:
                 self._reshape.append(turn)
             elif cluster.is_crowded(stripe):
-                self._rebuild.append(turn)
+                # Last: somebody may be waiting for shards that leave an agent.
+                self._rebuild.append((margin + 1, *turn[1:]))
         elif margin < 0:
             recoverable = margin + len(shards.away) >= 0
             (self.waiting if recoverable else self.lost).append(stripe.id)
@@ -240,7 +241,8 @@ class RepairPlan:
 
     @property
     def rebuild(self) -> list[str]:
-        """Stripes to rebuild shards of: smallest margin first, then the newest."""
+        """Stripes to rebuild shards of: smallest margin first, then the newest; those that are
+        only spread out come last."""
         return [id_ for _, _, id_ in sorted(self._rebuild)]
 
     @property

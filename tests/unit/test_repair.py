@@ -285,6 +285,15 @@ def test_on_one_host_or_with_a_host_for_each_agent_nothing_is_spread_out() -> No
         assert plan_repair([stripe_on(0, 1, 2, 3, 4, 5)], cluster).is_empty
 
 
+def test_shards_that_must_leave_an_agent_go_before_those_that_are_only_spread_out() -> None:
+    agents = {slot: agent(slot, host=f"host-{slot % 6}") for slot in range(12)}
+    cluster = Cluster(agents=agents, data_shards=M, parity_shards=K)
+    leaving = stripe_on(0, 1, 2, 3, 4, 5, id_="leaving")
+    crowded = stripe_on(1, 7, 2, 8, 3, 9, id_="crowded")
+    plan = plan_repair([leaving, crowded], with_agent(cluster, 0, draining=True))
+    assert plan.rebuild == ["leaving", "crowded"]
+
+
 @given(
     st.lists(st.integers(0, 3), min_size=TOTAL, max_size=12),
     st.sets(st.integers(0, TOTAL - 1), min_size=1, max_size=K),
