@@ -1,7 +1,7 @@
 """Where shards go: a pure choice of distinct agents, spread over failure domains."""
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 
 from diskless.errors import TooFewAgents
 from diskless.model import AgentInfo
@@ -22,29 +22,25 @@ def stripe_width(*, data_shards: int, parity_shards: int, alive: int) -> int:
 
 
 def place(
-    agents: Iterable[AgentInfo], *, count: int, turn: int, avoid: Collection[str] = ()
+    agents: Iterable[AgentInfo], *, count: int, turn: int, avoid: Iterable[str] = ()
 ) -> list[int]:
     """`count` different slots, of as many different hosts as there are, in fair rotation.
 
     `turn` is a running number: it moves the start, so that all agents get their share.
-    Hosts in `avoid` (they hold shards of this stripe already) are taken last. Fewer
-    slots are returned if there are fewer agents.
+    `avoid` are the hosts of the shards that this stripe has already, one for each: the more a
+    host has, the later it is taken. Fewer slots are returned if there are fewer agents.
     """
     by_host: dict[str, list[int]] = defaultdict(list)
     for agent in sorted(agents, key=lambda agent: agent.slot):
         by_host[agent.host].append(agent.slot)
     hosts = sorted(by_host)
     start = turn % len(hosts) if hosts else 0
-    hosts = hosts[start:] + hosts[:start]
-    hosts.sort(key=lambda host: host in avoid)  # stable: keeps the rotation
-    for slots in by_host.values():
+    held = Counter(avoid)
+    choice: list[tuple[int, int, int]] = []
+    for order, host in enumerate(hosts[start:] + hosts[:start]):
+        slots = by_host[host]
         # Not by `turn` itself: in step with the hosts it would always find the same slots.
         first = turn // len(hosts) % len(slots)
-        slots[:] = slots[first:] + slots[:first]
-    chosen: list[int] = []
-    depth = 0
-    while len(chosen) < count and any(depth < len(by_host[host]) for host in hosts):
-        row = [by_host[host][depth] for host in hosts if depth < len(by_host[host])]
-        chosen.extend(row[: count - len(chosen)])
-        depth += 1
-    return chosen
+        for depth, slot in enumerate(slots[first:] + slots[:first]):
+            choice.append((held[host] + depth, order, slot))
+    return [slot for _, _, slot in sorted(choice)[:count]]

@@ -70,6 +70,22 @@ class Cluster:
         return len(hosts) > 1 and max(hosts.values()) > 1
 
     @cached_property
+    def _crowded(self) -> dict[frozenset[int], bool]:
+        """What `is_crowded` has found, by the slots of a stripe: many stripes share few sets of
+        them. No more than there are stripes, and only while one plan is made."""
+        return {}
+
+    def is_crowded(self, stripe: Stripe) -> bool:
+        """Whether a stripe whose shards are all sound has some that `spread_out` moves."""
+        if not self.shares_hosts:
+            return False
+        slots = frozenset(place.slot for place in stripe.places)
+        known = self._crowded.get(slots)
+        if known is None:
+            known = self._crowded[slots] = bool(spread_out(stripe, self))
+        return known
+
+    @cached_property
     def awaits_agents(self) -> bool:
         """Whether an agent is down that may come back any moment."""
         return any(not a.up and a.slot not in self.gone for a in self.agents.values())
@@ -93,7 +109,7 @@ class Cluster:
             stripe.data_shards >= self.data_shards
             and stripe.id not in self._damaged_stripes
             and all(place in sound for place in stripe.places)
-            and not spread_out(stripe, self)
+            and not self.is_crowded(stripe)
         )
 
 
@@ -149,7 +165,7 @@ def choose_targets(stripe: Stripe, cluster: Cluster, *, turn: int = 0) -> dict[i
     }
     kept = [stripe.places[index].slot for index in shards.sound + shards.away]
     taken = {*kept, *targets.values()}
-    hosts = {cluster.agents[slot].host for slot in taken}
+    hosts = [cluster.agents[slot].host for slot in taken]
     free = [agent for slot, agent in takers.items() if slot not in taken]
     homeless = [index for index in shards.missing + shards.leaving if index not in targets]
     slots = place(free, count=len(homeless), turn=turn, avoid=hosts)
@@ -208,8 +224,9 @@ class RepairPlan:
                 self.waiting.append(stripe.id)
             elif stripe.data_shards < cluster.width == cluster.data_shards:
                 self._reshape.append(turn)
-            elif choose_targets(stripe, cluster):
-                self._rebuild.append(turn)
+            elif cluster.is_crowded(stripe):
+                # Last: somebody may be waiting for shards that leave an agent.
+                self._rebuild.append((margin + 1, *turn[1:]))
         elif margin < 0:
             recoverable = margin + len(shards.away) >= 0
             (self.waiting if recoverable else self.lost).append(stripe.id)
@@ -224,7 +241,8 @@ class RepairPlan:
 
     @property
     def rebuild(self) -> list[str]:
-        """Stripes to rebuild shards of: smallest margin first, then the newest."""
+        """Stripes to rebuild shards of: smallest margin first, then the newest; those that are
+        only spread out come last."""
         return [id_ for _, _, id_ in sorted(self._rebuild)]
 
     @property

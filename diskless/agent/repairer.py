@@ -213,11 +213,14 @@ class Repairer:
     # -- rebuilding -------------------------------------------------------------
 
     async def _rebuild(self, stripes: Sequence[str]) -> bool:
-        """Wave after wave, until each had its turn, or agents came or went."""
-        at, roster_version = 0, self._state.roster_version
+        """Wave after wave, until each had its turn, agents came or went, or more is lost: that
+        may be worse off than what is left here, which may only have to be spread out."""
+        at, roster_version, before = 0, self._state.roster_version, self._look()
         advanced = False
         rebuilt: list[_Rebuild] = []
         while at < len(stripes) and self._state.roster_version == roster_version:
+            if at and self._more_lost(before):
+                break
             size = self._pacer.wave_stripes(clients_at_work=self._clients_at_work())
             wave, at = stripes[at : at + size], at + size
             done = await self._paced(self._wave(wave))
@@ -228,6 +231,10 @@ class Repairer:
                 advanced = await self._move(rebuilt) or advanced
                 rebuilt = []
         return await self._move(rebuilt) or advanced
+
+    def _more_lost(self, before: Cluster) -> bool:
+        now = self._look()
+        return bool({*now.gone} - {*before.gone} or {*now.damaged} - {*before.damaged})
 
     async def _paced(self, work: Awaitable[T]) -> T:
         began_s = self._now_s()

@@ -221,7 +221,7 @@ class _Scatter:
             if not wanting:
                 return [at for at in self._places if at is not None]
             fresh = [a for slot, a in self._candidates.items() if slot not in tried]
-            used_hosts = {agent.host for agent in self.stored}
+            used_hosts = [agent.host for agent in self.stored]
             slots = place(fresh, count=len(wanting), turn=self._turn, avoid=used_hosts)
             if len(slots) < len(wanting):
                 return None

@@ -282,8 +282,9 @@ class KeyValue:
             result, note = act(), ""
         except DisklessError as error:
             result, note = UNKNOWN, f"{error.reason}: {error}"
-            self._refusals[_reason(error)] += 1
-            if what["kind"] != "read":
+            is_read = what["kind"] == "read"
+            self._refusals[_why_unread(error) if is_read else error.reason] += 1
+            if not is_read:
                 self._keys.unclear(what["family"])
         operation = Operation(
             began_s=began_s, ended_s=self._clock(), result=result, note=note, **what
@@ -296,8 +297,9 @@ class KeyValue:
         return f"{self._root}/{family}/{key}"
 
 
-def _reason(error: DisklessError) -> str:
-    """Why an operation failed; bytes that were waited for in vain count as such."""
+def _why_unread(error: DisklessError) -> str:
+    """Why a read failed; bytes that were waited for in vain count as such. Those that a write
+    waited for were never acknowledged."""
     cause = error.__cause__
     return cause.reason if isinstance(cause, ShardsAway) else error.reason
 

@@ -153,8 +153,17 @@ class Dying(FakeStore):
 class Waiting(FakeStore):
     """Sound, but waits in vain for the agents that hold some of its bytes."""
 
-    def _get(self, path: str) -> bytes:
-        data = super()._get(path)
+    def read(self, path: str) -> bytes:
+        data = super().read(path)
         if len(data) % 7 == 3:
             raise DeadlineExceeded("gave up") from ShardsAway("3 of 4 required shards readable")
         return data
+
+
+class SlowToSeal(FakeStore):
+    """Sound, but some of its uploads wait in vain for agents that hold parts of them."""
+
+    def _put(self, path: str, data: bytes, overwrite: bool) -> None:
+        if len(data) % 7 == 3:
+            raise DeadlineExceeded("gave up") from ShardsAway("3 of 4 required shards readable")
+        super()._put(path, data, overwrite)

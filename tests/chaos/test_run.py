@@ -27,6 +27,7 @@ from tests.chaos.fake_store import (
     Garbling,
     HalfRenaming,
     Hollow,
+    SlowToSeal,
     Twice,
     Unclear,
     Waiting,
@@ -78,6 +79,12 @@ def test_bytes_that_were_waited_for_in_vain_count_as_lost():
     findings = drive(Waiting(), 1.0).finish()
     assert findings.refusals.keys() == {"ShardsAway"}
     assert judge(findings, healed=True, max_down=K, k=K).exit_status == PromiseBroken.exit_code
+
+
+def test_bytes_that_a_write_waited_for_in_vain_were_never_promised():
+    findings = drive(SlowToSeal(), 1.0).finish()
+    assert findings.refusals.keys() == {"DeadlineExceeded"}
+    assert judge(findings, healed=True, max_down=K, k=K).passed
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 70 * KIB])

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from diskless.launch.local import LocalCluster
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from tests.conftest import Connect, StartCluster
-from tests.support import CALM, STRIPED, content, eventually, kill, leader, stripes_of
+from tests.support import CALM, STRIPED, content, eventually, kill, leader, on_loop, stripes_of
 
 K = 2
 INLINE = replace(CALM, inline_bytes_max=64 * KIB)
@@ -86,6 +86,50 @@ def test_shards_that_had_to_share_hosts_are_spread_out_when_a_host_is_back() -> 
         assert crowded() == 0
         kill(cluster, 0, 4)
         assert client.read("/large") == content(5 * MIB), "any host may go now"
+
+
+def test_what_is_lost_while_shards_are_spread_out_does_not_wait_for_the_end_of_it() -> None:
+    """Neither of them comes with a change of the roster: an agent that is given up after the
+    delay, and damage."""
+    hosts = dict(enumerate("abccab"))
+    small = replace(CALM, stripe_bytes=64 * KIB, repair_delay_s=0.2)
+    with (
+        on_hosts(hosts, data_shards=2, parity_shards=1, tuning=small) as cluster,
+        cluster.connect() as client,
+    ):
+        client.write("/large", content(8 * MIB))
+        kill(cluster, 2, 3)
+        repairer = leader(cluster).repairer
+
+        def is_rebuilt() -> bool:
+            cluster.run(repairer.repair())
+            return bool(client.status()["stripes"]["degraded"] == 0)
+
+        eventually(is_rebuilt)
+        cluster.revive(2, 3)
+        eventually(lambda: all(agent["state"] == "up" for agent in client.status()["agents"]))
+        oldest = stripes_of(cluster, "/large")[0]
+        shards = cluster.nodes[oldest.places[0].slot].shards
+        waves: list[list[str]] = []
+        wave = repairer._wave
+
+        async def observed(stripes: Sequence[str]) -> Any:
+            waves.append(list(stripes))
+            if len(waves) == 1:
+                assert oldest.id not in stripes
+                shards.drop([oldest.id])
+                shards.verify(oldest.id, 0)
+                async with asyncio.timeout(10):
+                    while not repairer.damaged():
+                        await asyncio.sleep(0.01)
+            return await wave(stripes)
+
+        on_loop(cluster, lambda: setattr(repairer, "_wave", observed))
+        assert leader(cluster).repairer is repairer
+        while len(waves) < 2:
+            cluster.run(repairer.repair())
+        assert waves[1][0] == oldest.id
+        assert client.read("/large") == content(8 * MIB)
 
 
 def test_a_voter_that_is_gone_costs_margin_without_any_stripe(

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as altered
 
+from diskless import repair
 from diskless.model import AgentInfo, Place, Stripe
-from diskless.repair import Cluster, choose_targets, diagnose, overdue, plan_repair
+from diskless.placement import place
+from diskless.repair import Cluster, choose_targets, diagnose, overdue, plan_repair, spread_out
 
 M, K = 4, 2
 TOTAL = M + K
@@ -281,6 +283,55 @@ def test_on_one_host_or_with_a_host_for_each_agent_nothing_is_spread_out() -> No
         agents = {slot: agent(slot, host=host) for slot in range(9)}
         cluster = Cluster(agents=agents, data_shards=M, parity_shards=K)
         assert plan_repair([stripe_on(0, 1, 2, 3, 4, 5)], cluster).is_empty
+
+
+def test_shards_that_must_leave_an_agent_go_before_those_that_are_only_spread_out() -> None:
+    agents = {slot: agent(slot, host=f"host-{slot % 6}") for slot in range(12)}
+    cluster = Cluster(agents=agents, data_shards=M, parity_shards=K)
+    leaving = stripe_on(0, 1, 2, 3, 4, 5, id_="leaving")
+    crowded = stripe_on(1, 7, 2, 8, 3, 9, id_="crowded")
+    plan = plan_repair([leaving, crowded], with_agent(cluster, 0, draining=True))
+    assert plan.rebuild == ["leaving", "crowded"]
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=TOTAL, max_size=12),
+    st.sets(st.integers(0, TOTAL - 1), min_size=1, max_size=K),
+    st.integers(0, 100),
+)
+def test_what_was_rebuilt_need_not_be_spread_out_after_that(
+    hosts: list[int], lost: set[int], turn: int
+) -> None:
+    agents = {slot: agent(slot, host=f"host-{host}") for slot, host in enumerate(hosts)}
+    cluster = Cluster(agents=agents, data_shards=M, parity_shards=K)
+    slots = place(agents.values(), count=TOTAL, turn=turn)
+    stripe = stripe_on(*slots)
+    cluster = dead(cluster, *(slots[index] for index in lost))
+    targets = choose_targets(stripe, cluster, turn=turn)
+    left = [targets.get(index, slot) for index, slot in enumerate(slots)]
+    if len(targets) == len(lost):
+        assert spread_out(stripe_on(*left), cluster) == {}
+
+
+def test_whether_shards_share_hosts_is_asked_once_for_each_set_of_agents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With 100,000 stripes the leader has no time to ask it of each of them."""
+    agents = {slot: agent(slot, host=f"host-{slot % 6}") for slot in range(12)}
+    cluster = Cluster(agents=agents, data_shards=M, parity_shards=K)
+    spread, crowded = stripe_on(0, 1, 2, 3, 4, 5), stripe_on(0, 6, 1, 7, 2, 8)
+    asked: list[Stripe] = []
+
+    def counted(stripe: Stripe, cluster: Cluster, *, turn: int = 0) -> dict[int, int]:
+        asked.append(stripe)
+        return spread_out(stripe, cluster, turn=turn)
+
+    monkeypatch.setattr(repair, "spread_out", counted)
+    plan = plan_repair(
+        [altered(s, id=f"{n}") for n in range(50) for s in (spread, crowded)], cluster
+    )
+    assert len(plan.rebuild) == 50
+    assert len(asked) == 2
 
 
 def test_the_host_of_a_shard_that_may_come_back_is_avoided_too() -> None:
