@@ -244,7 +244,8 @@ class Launcher:
                 "from the host where agents were started, to see when this Ray node may end"
             )
         with connect(known.name) as client:
-            rolling.wait_protected(client, "before this host's agents can be ended")
+            pids = {process.pid for process in sessions.members(old.pid)}
+            rolling.wait_expendable(client, pids, "before this host's agents can be ended")
         self._state.stop(RAY_OLD, old)
         print(f"ended the Ray node of the head {old.head}, with its agents")
 

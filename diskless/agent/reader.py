@@ -178,11 +178,15 @@ class Reader:
         return agent is not None and self._is_there(agent)
 
     def may_return(self, stripe: Stripe, index: int, error: DisklessError) -> bool:
-        """Whether a shard that could not be had is perhaps only away: its agent is silent.
-        One whose process has ended is not waited for once the leader knows it too."""
-        agent = self._roster.holder(stripe.places[index])
+        """Whether a shard that could not be had is perhaps only away: its agent is silent, or
+        in a life that this agent has not heard of yet. One whose process has ended is not
+        waited for once the leader knows it too."""
+        place = stripe.places[index]
+        agent = self._roster.agents.get(place.slot)
+        if agent is None or agent.incarnation < place.incarnation:
+            return True
         return (
-            agent is not None
+            agent.incarnation == place.incarnation
             and isinstance(error, Unavailable)
             and (agent.up or not isinstance(error, AgentGone))
             and self._roster.down_s(agent) < self._lost_after_s

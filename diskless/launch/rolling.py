@@ -4,8 +4,9 @@ An agent is ended only while everything survives k losses, and the next one only
 that is so again: repair, not this module, brings it about.
 """
 
+import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +87,23 @@ def _restart(name: str, client: Client, slot: int) -> Restarted:
 def wait_protected(client: Client, why: str) -> None:
     """Returns when everything survives k losses. Raises LaunchFailed if that never comes."""
     _wait(client, _is_protected, why)
+
+
+def wait_expendable(client: Client, pids: Collection[int], why: str) -> None:
+    """Returns when all agents among this host's processes `pids` may be ended at once, after
+    which everything is still there. Raises LaunchFailed if that never comes."""
+    _wait(client, lambda status: may_end(status, pids, socket.gethostname()), why)
+
+
+def may_end(status: dict[str, Any], pids: Collection[int], hostname: str) -> bool:
+    """Whether a status says that the agents among these processes of a host may end at once:
+    k of them may, and more if they lie together, as far as a whole host may."""
+    ending = sum(
+        agent.get("pid") in pids and agent["host"].split("/", 1)[0] == hostname
+        for agent in status["agents"]
+        if agent["state"] in ("up", "draining")
+    )
+    return _is_protected(status) and (ending <= status["margin"] or status["margin_hosts"] > 0)
 
 
 def _is_protected(status: dict[str, Any]) -> bool:

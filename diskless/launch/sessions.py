@@ -57,10 +57,10 @@ def stop(session: Session) -> None:
     if leader is not None:
         leader.send_signal(signal.SIGTERM)
         wait(lambda: _leader(session) is None, STOP_TIMEOUT_S)
-    for process in _members(session.pid):
+    for process in members(session.pid):
         _kill(process)
-    if not wait(lambda: not any(_members(session.pid)), KILL_TIMEOUT_S):
-        left = ", ".join(str(process.pid) for process in _members(session.pid))
+    if not wait(lambda: not any(members(session.pid)), KILL_TIMEOUT_S):
+        left = ", ".join(str(process.pid) for process in members(session.pid))
         raise LaunchFailed(f"these processes did not end: {left}")
 
 
@@ -105,8 +105,8 @@ def _is_stranger(session: Session) -> bool:
     return abs(began_s - session.started_s) > CLOCK_SLACK_S
 
 
-def _members(number: int) -> Iterator[psutil.Process]:
-    """Living processes of a session."""
+def members(number: int) -> Iterator[psutil.Process]:
+    """Living processes of the session that a process leads."""
     for process in psutil.process_iter():
         try:
             if os.getsid(process.pid) == number and process.status() != psutil.STATUS_ZOMBIE:

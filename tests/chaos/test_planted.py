@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from diskless.chaos.faults import Chaos
 from diskless.chaos.schedule import Step
@@ -127,6 +128,28 @@ def test_a_read_waits_for_agents_that_are_only_cut_off(
         assert not patient.done()
         chaos.heal()
         assert patient.result() == content(3 * MIB)
+
+
+def test_a_life_that_a_reader_has_not_heard_of_yet_is_not_lost(
+    start: StartCluster, connect: Connect
+):
+    """Its roster comes with the next beat, and the stripe's places came with the file."""
+    cluster = start(tuning=replace(CALM, failure_timeout_s=0.5))
+    client = connect(cluster)
+    client.write("/a", content(3 * MIB))
+    extents = record_of(cluster, "/a").extents
+    node = cluster.nodes[5]
+    current = node.roster.agents
+
+    def forget() -> None:
+        older = {slot: structs.replace(current[slot], incarnation=0) for slot in (1, 2)}
+        node.roster.agents = {s: a for s, a in current.items() if s != 3} | older
+
+    on_loop(cluster, forget)
+    with pytest.raises(ShardsAway):
+        cluster.run(node.reader.read(extents))
+    on_loop(cluster, lambda: setattr(node.roster, "agents", current))
+    assert b"".join(cluster.run(node.reader.read(extents))) == content(3 * MIB)
 
 
 def test_a_read_does_not_wait_for_agents_that_count_as_lost(
