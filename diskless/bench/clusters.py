@@ -5,6 +5,7 @@ a *keeper* process, which starts it, kills agents and ends it. Descriptors are i
 nobody else knows.
 """
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -14,13 +15,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 from diskless.client.client import Client, connect
 from diskless.client.descriptor import HOME_VARIABLE
 from diskless.config import MIB, ClusterSettings, Tuning
+from diskless.errors import NoCluster
 from diskless.launch import ray_cluster
 
 MEMORY_BYTES = 1024 * MIB
@@ -117,12 +119,13 @@ def home() -> Iterator[None]:
 def cluster(settings: ClusterSettings) -> Iterator[Cluster]:
     """A cluster on a Ray of its own; ended with all that it holds."""
     with ProcessPoolExecutor(1, mp_context=SPAWN, initializer=_apart) as keeper:
-        keeper.submit(ray_cluster.up, settings).result()
         try:
+            keeper.submit(ray_cluster.up, settings).result()
             with connect(f"diskless://{settings.name}/") as client:
                 yield Cluster(settings, client, keeper)
-        finally:
-            keeper.submit(ray_cluster.down, settings.name, discard=True).result()
+        finally:  # Also of one that is still starting: the keeper does one thing at a time.
+            with suppress(NoCluster):
+                keeper.submit(ray_cluster.down, settings.name, discard=True).result()
 
 
 def in_process(work: Callable[..., Any], *arguments: Any) -> Any:
@@ -154,6 +157,7 @@ class PartFailed(Exception):
 
 
 def _answer(answer: Connection, work: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    os.setsid()  # A terminal's Ctrl-C is for who started us, and comes as one SIGTERM from there.
     _end_in_order()
     try:
         answer.send(("", work(*arguments)))
@@ -176,6 +180,7 @@ def _end_in_order() -> None:
 
     def end(number: int, _: object) -> None:
         signal.signal(number, signal.SIG_IGN)
+        logging.getLogger("asyncio").disabled = True  # It would tell where it was interrupted.
         sys.exit(128 + number)
 
     signal.signal(signal.SIGTERM, end)

@@ -91,6 +91,28 @@ def test_a_run_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:
     eventually(lambda: not _marked(), timeout_s=20)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["starting it", "repetition 1"])
+def test_ctrl_c_ends_clusters_and_servers_and_says_nothing_more(
+    tmp_path: Path, moment: str
+) -> None:
+    command = [sys.executable, "-m", "diskless.cli", "bench", "run", "--out", str(tmp_path)]
+    with subprocess.Popen(
+        [*command, "--only", "store", "--set", "shapes=2+1", "--set", "memory_mib=2"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {MARK: VALUE},
+        start_new_session=True,
+    ) as running:
+        assert running.stderr is not None
+        assert any(moment in line for line in running.stderr)
+        os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+        said = running.stderr.read()
+        assert running.wait(60) == exits.INTERRUPTED
+    assert "Traceback" not in said
+    eventually(lambda: not _marked(), timeout_s=20)
+
+
 def test_a_function_runs_in_a_process_of_its_own() -> None:
     assert in_process(operator.add, 1, 2) == 3
     assert in_process(os.getpid) != os.getpid()
