@@ -1,5 +1,6 @@
 """Pictures of a result: every system side by side, Spark's checkpoints, recovery, growth."""
 
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ PANELS = (
     (works.MEMORY, "less is better"),
 )
 DPI = 110
+CAPTION_CHARS = 170
 WIDTH_INCHES = 11.0
 
 
@@ -57,11 +59,11 @@ def _picture(result: Result, path: Path, paint: Callable[[Any, Result], None]) -
     figure = pyplot.figure(figsize=(WIDTH_INCHES, 6.2), layout="constrained")
     paint(figure, result)
     machine = result.machine
-    figure.supxlabel(
+    caption = (
         f"{result.command}, {result.started}, {machine['cores']} cores of {machine['cpu']}; "
-        "medians, bars of the quartiles",
-        fontsize=8,
+        "medians, bars of the quartiles"
     )
+    figure.supxlabel(textwrap.fill(caption, CAPTION_CHARS), fontsize=8)
     figure.savefig(path, dpi=DPI)
     pyplot.close(figure)
     return path
