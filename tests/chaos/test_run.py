@@ -215,9 +215,10 @@ class Gravedigger(LocalHands):
         return super().kill(slots, stay_dead=True)
 
 
+@pytest.mark.slow  # it waits for answers that do not come
 @pytest.mark.parametrize(
     "down",
-    [pytest.param(4, id="no majority", marks=pytest.mark.slow), pytest.param(6, id="nobody")],
+    [pytest.param(4, id="no majority"), pytest.param(6, id="nobody")],
 )
 def test_a_cluster_that_dies_for_good_still_gets_its_verdict(
     start: StartCluster, connect: Connect, down: int

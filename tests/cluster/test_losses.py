@@ -10,6 +10,7 @@ import random
 import re
 import threading
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import combinations
 
@@ -258,9 +259,14 @@ def test_writes_are_refused_with_fewer_than_k_plus_1_agents(
     client.write("/enough", content(2 * MIB))
     cluster.kill(2)
     impatient = connect(cluster, timeout_s=4.0)
-    for size in (1, 100 * KIB, 2 * MIB):
+    with ThreadPoolExecutor() as pool:  # each waits for its whole time
+        writes = [
+            pool.submit(impatient.write, f"/too-few-{size}", content(size))
+            for size in (1, 100 * KIB, 2 * MIB)
+        ]
+    for write in writes:
         with pytest.raises((TooFewAgents, DeadlineExceeded)):
-            impatient.write("/too-few", content(size))
+            write.result()
 
 
 def test_a_target_found_dead_is_replaced(start: StartCluster, connect: Connect) -> None:

@@ -109,7 +109,7 @@ def test_a_query_goes_on_from_its_checkpoint(
     "settings",
     [
         pytest.param(HDFS, id="hdfs"),
-        pytest.param(SECOND_FORMAT, id="rocksdb-format-2"),
+        pytest.param(SECOND_FORMAT, id="rocksdb-format-2", marks=pytest.mark.slow),
         pytest.param({streams.FILE_MANAGER: streams.BY_FILE_CONTEXT}, id="by-FileContext"),
     ],
 )
