@@ -29,7 +29,7 @@ class Sizes:
     bulk_files: int = 2
     single_mib: int = 256
     """One large file into 4+2 alone, beside the plain stream."""
-    memory_mib: int = 512
+    memory_mib: int = 256
     leader_kills: int = 10
     repair_mib: int = 1024
 
@@ -46,7 +46,7 @@ class Sizes:
     """The same of all other set-ups."""
     spark_commits: int = 20
 
-    agent_kills: int = 4
+    agent_kills: int = 3
     restart_mb: tuple[float, ...] = (1, 100)
     restart_providers: tuple[str, ...] = ("hdfs",)
     restarts: int = 2
@@ -64,6 +64,7 @@ FULL = Sizes(
     concurrent_puts=6400,
     bursts=20,
     bulk_files=8,
+    memory_mib=512,
     spark_systems=("2+1", "4+2", "8+3"),
     spark_setups=("hdfs-8", "rocksdb-8", "hdfs-50", "rocksdb-50", "hdfs-200", "rocksdb-200"),
     spark_other_setups=("hdfs-8", "rocksdb-8"),
