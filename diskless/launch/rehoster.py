@@ -10,6 +10,7 @@ the old one still run somewhere, cut off, its words and its shards count for not
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,8 +32,10 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 1.0
 PATIENCE_S = 20.0
 """How long Ray may take for what is asked of it before `status` says that it is silent."""
-UNFIT_S = 120.0
-"""How long a node is passed over on which an agent did not start."""
+UNFIT_S_MIN = 5.0
+UNFIT_S_MAX = 120.0
+"""How long a node is passed over on which an agent did not start: at first not for long, for
+one that has just joined Ray may not be ready, then twice as long each time."""
 
 NO_NODE = (
     "the host is gone and no other has room: start Ray on one (`ray start --address ...`), "
@@ -55,6 +58,7 @@ class Rehoster:
         self._node = node
         self._one_host = one_host
         self._unfit_until: dict[str, float] = {}
+        self._failures: Counter[str] = Counter()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rehoster")
 
     async def run(self) -> None:
@@ -144,6 +148,11 @@ class Rehoster:
         now = replica.state.agents.get(agent.slot)
         return replica.leads and now is not None and not now.up and now.boot == agent.boot
 
+    def _pass_over(self, node: seats.RayNode) -> None:
+        unfit_s = min(UNFIT_S_MIN * 2.0 ** self._failures[node.id], UNFIT_S_MAX)
+        self._failures[node.id] += 1
+        self._unfit_until[node.id] = time.monotonic() + unfit_s
+
     def _begin(self, slot: int, node: seats.RayNode, case: Case) -> str:
         from diskless.launch import agents, probe
 
@@ -161,7 +170,7 @@ class Rehoster:
             )
         except (DisklessError, TimeoutError) as error:
             log.warning("not re-hosted slot=%s node=%s error=%s", slot_name(slot), node.id, error)
-            self._unfit_until[node.id] = time.monotonic() + UNFIT_S
+            self._pass_over(node)
             return f"does not start on {node.host}: {error}"
         log.info("re-hosted slot=%s host=%s node=%s", slot_name(slot), node.host, node.id)
         return f"begins again on {node.host}"

@@ -133,6 +133,7 @@ class Site:
                 seen = {
                     "margin": status["margin"],
                     "repair": status["repair"],
+                    "unhosted": status["unhosted"],
                     "agents": [(row["slot"], row["state"]) for row in status["agents"]],
                 }
             time.sleep(POLL_S)

@@ -1,6 +1,8 @@
 """What a leader does about lost agents, where Ray's part is played by us."""
 
 import asyncio
+import time
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -134,6 +136,28 @@ def test_a_node_where_agents_do_not_start_is_passed_over_for_a_while(ray: Ray) -
     world.rehoster._unfit_until = dict.fromkeys(world.rehoster._unfit_until, 0.0)
     ray.while_probing = lambda: None
     assert world.look() == {0: f"begins again on {SPARE.host}"}
+
+
+def test_a_node_that_failed_once_is_soon_tried_again_and_one_that_goes_on_failing_is_not(
+    ray: Ray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(rehoster, "time", SimpleNamespace(
+        monotonic=lambda: now_s[0], time_ns=time.time_ns))  # fmt: skip
+    tried: list[float] = []
+
+    def fails() -> None:
+        tried.append(now_s[0])
+        raise LaunchFailed("its raylet is not ready")
+
+    ray.while_probing = fails
+    world = World(agent(0))
+    while now_s[0] < 1000:
+        world.look()
+        now_s[0] += 1
+    pauses = [later - sooner for sooner, later in pairwise(tried)]
+    assert pauses[:6] == [5, 10, 20, 40, 80, 120]
+    assert set(pauses[6:]) == {120}
 
 
 def test_while_ray_takes_its_time_status_says_so(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
