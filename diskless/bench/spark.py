@@ -69,8 +69,8 @@ def _run_beside(shape: str, sizes: Sizes, record: Recorder, say: Say) -> Recorde
     """In Spark's own time: nothing is freed more quickly than it would be for a user."""
     with (
         cluster(shape_settings(shape)) as running,
-        _session(running.name) as spark,
         _directories() as (disk, tmpfs),
+        _session(running.name) as spark,  # It ends first: queries write there until it does.
     ):
         places = {
             works.DISK: f"file://{disk}",
