@@ -277,6 +277,13 @@ def kill(identity: Identity, victims: Iterable[Process], *, stay_dead: bool) -> 
             _wait_nameless(identity.settings.name, victim.slot)
 
 
+def give_up(name: str, slot: int) -> None:
+    """Ray ends a slot's actor, wherever it got to, and forgets its name; in a while."""
+    handle = find(name, slot)
+    if handle is not None:
+        ray.kill(handle, no_restart=True)
+
+
 def end_all(identity: Identity) -> None:
     """Ends every agent, so that each leaves nothing on its host.
 

@@ -4,17 +4,17 @@ Ray restarts an agent where it was, and gives it up when that node is gone. Ever
 one of these; it acts only while its agent leads, and asks Ray only while an agent is down
 beyond `repair_delay`. Ray lets a name be taken once, so two leaders that overlap cannot
 start a slot twice. What is started is a new life of its slot, with an empty memory; should
-the old one still run somewhere, cut off, its words and its shards count for nothing.
+the old one still run somewhere, cut off, its words and its shards count for nothing. One
+that was started and does not join holds nothing: it is ended, and tried elsewhere.
 """
 
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import ray
 
@@ -35,7 +35,9 @@ PATIENCE_S = 20.0
 UNFIT_S_MIN = 5.0
 UNFIT_S_MAX = 120.0
 """How long a node is passed over on which an agent did not start: at first not for long, for
-one that has just joined Ray may not be ready, then twice as long each time."""
+one that has just joined Ray is not known to all of it, then twice as long each time."""
+JOIN_S_MAX = 90.0
+"""How long one that begins again may take until it joins; then Ray is told to forget it."""
 
 NO_NODE = (
     "the host is gone and no other has room: start Ray on one (`ray start --address ...`), "
@@ -52,13 +54,28 @@ class Case:
     overdue: frozenset[int]
 
 
+class Unfit(NamedTuple):
+    """A node on which an agent did not start."""
+
+    failures: int
+    until_s: float
+    why: str
+
+
+class Start(NamedTuple):
+    """An actor of a slot that has yet to join, and since when it is known."""
+
+    actor: str
+    since_s: float
+
+
 class Rehoster:
     def __init__(self, identity: "Identity", node: "Node", *, one_host: bool) -> None:
         self._identity = identity
         self._node = node
         self._one_host = one_host
-        self._unfit_until: dict[str, float] = {}
-        self._failures: Counter[str] = Counter()
+        self._unfit: dict[str, Unfit] = {}
+        self._starts: dict[int, Start] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rehoster")
 
     async def run(self) -> None:
@@ -69,6 +86,7 @@ class Rehoster:
                 case = self._case()
                 if case is None:
                     self._node.unhosted = {}
+                    self._starts = {}
                 else:
                     await self._look(case)
         finally:
@@ -111,15 +129,18 @@ class Rehoster:
         by_id = {node.id: node for node in nodes}
         under_way = self._under_way(case, by_id)
         now_s = time.monotonic()
+        self._unfit = {id_: unfit for id_, unfit in self._unfit.items() if id_ in by_id}
+        passed = {id_: unfit for id_, unfit in self._unfit.items() if unfit.until_s > now_s}
         plan = seats.plan_rehosting(
             case.agents,
             overdue=case.overdue,
             nodes=nodes,
             under_way=under_way,
-            unfit=[id_ for id_, until_s in self._unfit_until.items() if until_s > now_s],
+            unfit=passed,
             one_host=self._one_host,
         )
-        said = dict.fromkeys(plan.homeless, NO_NODE)
+        nowhere = " and ".join(sorted(unfit.why for unfit in passed.values())) or NO_NODE
+        said = dict.fromkeys(plan.homeless, nowhere)
         for slot, node in plan.moves.items():
             said[slot] = self._begin(slot, node, case)
         for slot, node in under_way.items():
@@ -133,11 +154,34 @@ class Rehoster:
         from diskless.launch import agents
 
         found = {}
+        starts = {}
         for slot in sorted(case.overdue):
             row = agents.row_of(self._identity.settings.name, slot)
             if row:
-                found[slot] = nodes.get(row.get("Address", {}).get("NodeID", ""))
+                node = nodes.get(row.get("Address", {}).get("NodeID", ""))
+                found[slot] = node
+                if case.agents[slot].node not in nodes:
+                    starts[slot] = self._started(slot, row.get("ActorID", ""), node)
+        self._starts = starts
         return found
+
+    def _started(self, slot: int, actor: str, node: seats.RayNode | None) -> Start:
+        """Since when; one that takes too long is given up, and remembered as if it were new,
+        for Ray may take a while to forget it."""
+        from diskless.launch import agents
+
+        now_s = time.monotonic()
+        start = self._starts.get(slot)
+        if start is None or start.actor != actor:
+            return Start(actor, now_s)
+        if now_s - start.since_s <= JOIN_S_MAX:
+            return start
+        where = node.host if node else "no node"
+        log.warning("given up slot=%s host=%s: it did not join", slot_name(slot), where)
+        agents.give_up(self._identity.settings.name, slot)
+        if node is not None:
+            self._pass_over(node, f"it did not join within {JOIN_S_MAX:g} s")
+        return Start(actor, now_s)
 
     def _still_gone(self, agent: AgentInfo) -> bool:
         """Whether this agent leads and that life of another is still down.
@@ -148,10 +192,14 @@ class Rehoster:
         now = replica.state.agents.get(agent.slot)
         return replica.leads and now is not None and not now.up and now.boot == agent.boot
 
-    def _pass_over(self, node: seats.RayNode) -> None:
-        unfit_s = min(UNFIT_S_MIN * 2.0 ** self._failures[node.id], UNFIT_S_MAX)
-        self._failures[node.id] += 1
-        self._unfit_until[node.id] = time.monotonic() + unfit_s
+    def _pass_over(self, node: seats.RayNode, why: str) -> str:
+        """What there is to say of it."""
+        before = self._unfit.get(node.id)
+        failures = before.failures if before else 0
+        until_s = time.monotonic() + min(UNFIT_S_MIN * 2.0**failures, UNFIT_S_MAX)
+        said = f"does not start on {node.host}: {why}"
+        self._unfit[node.id] = Unfit(failures + 1, until_s, said)
+        return said
 
     def _begin(self, slot: int, node: seats.RayNode, case: Case) -> str:
         from diskless.launch import agents, probe
@@ -170,7 +218,6 @@ class Rehoster:
             )
         except (DisklessError, TimeoutError) as error:
             log.warning("not re-hosted slot=%s node=%s error=%s", slot_name(slot), node.id, error)
-            self._pass_over(node)
-            return f"does not start on {node.host}: {error}"
+            return self._pass_over(node, str(error) or type(error).__name__)
         log.info("re-hosted slot=%s host=%s node=%s", slot_name(slot), node.host, node.id)
         return f"begins again on {node.host}"

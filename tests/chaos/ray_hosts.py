@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -55,6 +56,15 @@ class RayHosts:
                 psutil.Process(pid).kill()
         for process in ended:
             process.wait(10)
+
+    def agents(self, address: str) -> list[int]:
+        """The processes of agents there, also of those that only begin."""
+        found = []
+        for pid in session_of(self._running[address].pid):
+            with suppress(psutil.NoSuchProcess):
+                if "AgentActor" in " ".join(psutil.Process(pid).cmdline()):
+                    found.append(pid)
+        return found
 
     def close(self) -> None:
         self.kill(*self._running)

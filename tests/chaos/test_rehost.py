@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import psutil
 import pytest
 
 from diskless.client import Client, connect, descriptor
 from diskless.config import MIB
 from diskless.errors import DisklessError
+from diskless.launch.rehoster import JOIN_S_MAX
 from diskless.model import parse_slot
 from tests.chaos.ray_hosts import RayHosts
 from tests.support import Program, content, eventually, is_whole, states
@@ -24,6 +26,7 @@ from tests.support import Program, content, eventually, is_whole, states
 SMALL = ("--agents", "3", "-m", "2", "-k", "1", "--memory", "64MiB")
 DATA = content(5 * MIB + 3)
 WAIT_S = 90.0
+HANG_S = JOIN_S_MAX + 30.0
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -158,6 +161,24 @@ def _unhosted(client: Client) -> dict[str, str]:
     except DisklessError:
         return {}
     return found
+
+
+def test_one_that_hangs_as_it_begins_is_given_up_and_begins_again(
+    hosts: RayHosts, onlooker: Client
+) -> None:
+    slot = victim(hosts, onlooker)
+    hosts.kill(homes(onlooker)[slot])
+    new = hosts.add()
+    hung: list[int] = []
+    eventually(lambda: hung.extend(hosts.agents(new)) or hung, WAIT_S)
+    for pid in hung:
+        psutil.Process(pid).suspend()
+    assert agent_of(onlooker, slot)["state"] == "down", "it joined before it was stopped"
+    eventually(lambda: "did not join" in _unhosted(onlooker).get(f"agent-{slot}", ""), HANG_S)
+    eventually(lambda: is_whole(onlooker, 4), WAIT_S)
+    assert homes(onlooker)[slot] == new
+    assert not any(psutil.pid_exists(pid) for pid in hung)
+    assert onlooker.read("/kept") == DATA
 
 
 def test_two_hosts_of_voters_at_once_are_one_too_many_and_nothing_is_made_up(

@@ -16,7 +16,7 @@ from diskless.client.descriptor import descriptor_path
 from diskless.errors import NoCluster, SparkUnusable
 from diskless.launch.local import LocalCluster
 from diskless.spark.conf import configure, properties
-from diskless.spark.jar import SOURCES, build, find_java, jar
+from diskless.spark.jar import SOURCES, _digest, build, find_java, jar
 
 HELLO = "package hello\nobject Hello { val answer = 42 }\n"
 
@@ -68,6 +68,19 @@ def test_two_builds_at_once_give_one_whole_jar(cache: Path, tmp_path: Path) -> N
     assert len(lines) == before, "the second time there is nothing to do"
     source.write_text(HELLO.replace("42", "43"))
     assert build("hello", [source]) != found[0]
+
+
+def test_another_spark_gets_another_jar(tmp_path: Path) -> None:
+    """One compiled against pip's pyspark may not fit the jars of SPARK_HOME."""
+    homes = [tmp_path / name for name in ("pip", "same", "other")]
+    for home in homes:
+        home.mkdir()
+        (home / "scala-library-2.13.17.jar").touch()
+        (home / f"hadoop-client-api-3.{5 if home.name == 'other' else 4}.0.jar").touch()
+    source = tmp_path / "Hello.scala"
+    source.write_text(HELLO)
+    pip, same, other = (_digest("4.3.0", home, [source]) for home in homes)
+    assert pip == same != other
 
 
 def test_a_source_that_does_not_compile_is_shown(cache: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ class Backend:
         self.gone: list[int] = []
         self.open_gate = asyncio.Event()
         self.hindered_by: DisklessError | None = None
+        self.before_wait: Callable[[], object] = lambda: None
 
     def leader(self) -> int | None:
         return self.leading
@@ -82,6 +83,7 @@ class Backend:
         if path == "/gone":
             raise NotFound("/gone does not exist")
         if path == "/wait":
+            self.before_wait()
             return self._wait_and_answer()
         if path == "/huge":
             return b" " * (META_BYTES_MAX + 1), ()
@@ -566,6 +568,21 @@ def test_stopping_refuses_what_is_in_flight_with_unavailable(harness):
     harness.thread.run(harness.gateway.stop())
     assert client.refusal().reason == "Unavailable"
     assert client.is_closed()
+
+
+def test_stopping_refuses_also_what_has_not_begun_yet(harness):
+    """A task that is cancelled before its first step could tell nobody."""
+    stopping = []
+
+    def stop() -> None:
+        stopping.append(asyncio.ensure_future(harness.gateway.stop()))
+
+    harness.backend.before_wait = stop
+    client = harness.client()
+    client.send(Kind.STAT, m.Stat("/wait"))
+    assert client.refusal().reason == "Unavailable"
+    assert client.is_closed()
+    wait_until(stopping[0].done, "the gateway has stopped")
 
 
 def test_counters_count_frames_and_bytes(harness):

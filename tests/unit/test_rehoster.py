@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from diskless.config import ClusterSettings, Tuning
 from diskless.errors import LaunchFailed
 from diskless.launch import agents, probe, ray_link, rehoster, spread
 from diskless.launch.agents import Identity
-from diskless.launch.rehoster import NO_NODE, RAY_SILENT, Rehoster
+from diskless.launch.rehoster import JOIN_S_MAX, NO_NODE, RAY_SILENT, UNFIT_S_MIN, Rehoster
 from diskless.launch.seats import RayNode
 from diskless.model import AgentInfo
 from tests.support import eventually
@@ -37,6 +38,7 @@ class Ray:
         self.rows: dict[int, dict[str, Any]] = {}
         self.created: list[tuple[int, str]] = []
         self.seeds: dict[int, str] = {}
+        self.given_up: list[int] = []
         self.while_probing = lambda: None
         monkeypatch.setattr(ray_link, "address_of", lambda _: "ray:1")
         monkeypatch.setattr(ray_link, "check_listening", lambda _: None)
@@ -44,12 +46,24 @@ class Ray:
         monkeypatch.setattr(agents, "row_of", lambda _, slot: self.rows.get(slot, {}))
         monkeypatch.setattr(probe, "probe_nodes", lambda _: self.while_probing())
         monkeypatch.setattr(agents, "create", self._create)
+        monkeypatch.setattr(agents, "give_up", self._give_up)
+
+    def _give_up(self, _: str, slot: int) -> None:
+        self.given_up.append(slot)
 
     def _create(
         self, _: Identity, chosen: dict[int, RayNode], *, seeds: dict[int, str], **__: Any
     ) -> None:
         self.created += [(slot, node.id) for slot, node in chosen.items()]
         self.seeds = seeds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now_s = [100.0]
+    monkeypatch.setattr(rehoster, "time", SimpleNamespace(
+        monotonic=lambda: now_s[0], time_ns=time.time_ns))  # fmt: skip
+    return now_s
 
 
 @pytest.fixture
@@ -124,40 +138,102 @@ def test_one_that_is_under_way_is_not_begun_twice(ray: Ray) -> None:
     assert ray.created == []
 
 
-def test_a_node_where_agents_do_not_start_is_passed_over_for_a_while(ray: Ray) -> None:
+def test_a_node_where_agents_do_not_start_is_passed_over_and_status_goes_on_saying_why(
+    ray: Ray, clock: list[float]
+) -> None:
     def fails() -> None:
         raise LaunchFailed("diskless is not installed")
 
     ray.while_probing = fails
     world = World(agent(0))
-    assert "does not start" in world.look()[0]
-    assert world.look() == {0: NO_NODE}
-    assert ray.created == []
-    world.rehoster._unfit_until = dict.fromkeys(world.rehoster._unfit_until, 0.0)
+    why = {0: f"does not start on {SPARE.host}: diskless is not installed"}
+    assert world.look() == why
     ray.while_probing = lambda: None
+    assert world.look() == why
+    assert ray.created == []
+    clock[0] += UNFIT_S_MIN
     assert world.look() == {0: f"begins again on {SPARE.host}"}
 
 
 def test_a_node_that_failed_once_is_soon_tried_again_and_one_that_goes_on_failing_is_not(
-    ray: Ray, monkeypatch: pytest.MonkeyPatch
+    ray: Ray, clock: list[float]
 ) -> None:
-    now_s = [100.0]
-    monkeypatch.setattr(rehoster, "time", SimpleNamespace(
-        monotonic=lambda: now_s[0], time_ns=time.time_ns))  # fmt: skip
     tried: list[float] = []
 
     def fails() -> None:
-        tried.append(now_s[0])
+        tried.append(clock[0])
         raise LaunchFailed("its raylet is not ready")
 
     ray.while_probing = fails
     world = World(agent(0))
-    while now_s[0] < 1000:
+    while clock[0] < 1000:
         world.look()
-        now_s[0] += 1
+        clock[0] += 1
     pauses = [later - sooner for sooner, later in pairwise(tried)]
     assert pauses[:6] == [5, 10, 20, 40, 80, 120]
     assert set(pauses[6:]) == {120}
+
+
+@pytest.mark.parametrize("where", ["spare", "a node that is gone as well", None])
+def test_one_that_begins_and_does_not_join_is_given_up_once_and_tried_elsewhere(
+    ray: Ray, clock: list[float], where: str | None
+) -> None:
+    """Also one that Ray keeps on no node: it would be waited for in vain for ever."""
+    other = RayNode("other", "c", "10.0.0.3")
+    ray.nodes.append(other)
+    ray.rows[0] = {"ActorID": "first", "Address": {"NodeID": where} if where else {}}
+    world = World(agent(0))
+    world.look()
+    clock[0] += JOIN_S_MAX
+    world.look()
+    assert not ray.given_up, "it may take its time"
+    clock[0] += 1
+    world.look()
+    assert ray.given_up == [0]
+    world.look()
+    assert ray.given_up == [0], "Ray may take its time to forget it"
+    assert ray.created == []
+    del ray.rows[0]
+    if where != "spare":
+        ray.nodes.remove(SPARE)
+    assert world.look() == {0: f"begins again on {other.host}"}
+
+
+def test_every_actor_has_its_own_time_to_join(ray: Ray, clock: list[float]) -> None:
+    world = World(agent(0))
+    for name in ("first", "second", "third"):
+        ray.rows[0] = {"ActorID": name, "Address": {"NodeID": "spare"}}
+        world.look()
+        clock[0] += JOIN_S_MAX
+    assert not ray.given_up
+
+
+def test_one_that_ray_restarts_where_it_was_is_rays(ray: Ray, clock: list[float]) -> None:
+    """It may hold shards still: only its node's loss makes it ours."""
+    world = World(agent(0, SPARE))
+    ray.rows[0] = {"ActorID": "first", "Address": {"NodeID": "spare"}}
+    for _ in range(3):
+        assert world.look() == {}
+        clock[0] += JOIN_S_MAX
+    assert not ray.given_up
+
+
+def test_time_to_join_begins_anew_when_all_are_well(
+    ray: Ray, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehoster, "INTERVAL_S", 0.001)
+    ray.rows[0] = {"ActorID": "first", "Address": {"NodeID": "spare"}}
+    world = World(agent(0))
+    world.look()
+    clock[0] += 2 * JOIN_S_MAX
+
+    async def well_for_a_while() -> None:
+        world.agents[0] = msgspec.structs.replace(agent(0), up=True)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(world.rehoster.run(), 0.1)
+
+    asyncio.run(well_for_a_while())
+    assert not world.rehoster._starts
 
 
 def test_while_ray_takes_its_time_status_says_so(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
