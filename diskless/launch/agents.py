@@ -274,7 +274,7 @@ def kill(identity: Identity, victims: Iterable[Process], *, stay_dead: bool) -> 
         if victim.node.here:
             wait_ended(victim.pid)
         if stay_dead:
-            _wait_nameless(identity.settings.name, victim.slot)
+            wait_nameless(identity.settings.name, victim.slot)
 
 
 def give_up(name: str, slot: int) -> None:
@@ -313,7 +313,7 @@ def _end_found(identity: Identity) -> bool:
         ray.kill(handle, no_restart=True)
     kill(identity, running, stay_dead=False)
     for slot in handles:
-        _wait_nameless(identity.settings.name, slot)
+        wait_nameless(identity.settings.name, slot)
     return bool(handles)
 
 
@@ -368,7 +368,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def _wait_nameless(name: str, slot: int) -> None:
+def wait_nameless(name: str, slot: int) -> None:
     end_s = time.monotonic() + END_TIMEOUT_S
     while find(name, slot) is not None:
         if time.monotonic() > end_s:

@@ -33,6 +33,12 @@ GCS_PATIENCE_S = 365 * 24 * 3600
 """Raylets and agents exit when Ray's control store was gone for so long: 60 s unless told
 otherwise. All would go at once, and with them every byte; so they wait for a year."""
 
+NODE_PATIENCE = "RAY_health_check_failure_threshold"
+NODE_PATIENCE_CHECKS = 10_000_000
+"""Ray's control store calls a node dead that it did not reach five times, which takes a minute,
+and the node ends with its agents as soon as it hears of it. If it was the head that was cut off,
+these are all nodes. So it tries for a year; `rehoster` decides instead."""
+
 LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 _LOOPBACK = "127.0.0.1"
@@ -51,6 +57,7 @@ def environment(token: str, base: Mapping[str, str]) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_enable_metrics_collection": "0",
         GCS_PATIENCE: str(GCS_PATIENCE_S),
+        NODE_PATIENCE: str(NODE_PATIENCE_CHECKS),
         # With 0 Ray keeps every listener on the address of its node, which is loopback.
         LOOPBACK_ONLY: "0",
     }

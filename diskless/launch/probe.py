@@ -4,7 +4,7 @@ Runs a task on every node before anything is started, and says what to change ab
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import ray
@@ -13,12 +13,20 @@ from ray._private import state as ray_state
 import diskless
 from diskless.errors import LaunchFailed
 from diskless.launch import spread
-from diskless.launch.seats import RayNode
+from diskless.launch.private_ray import (
+    GCS_PATIENCE,
+    GCS_PATIENCE_S,
+    NODE_PATIENCE,
+    NODE_PATIENCE_CHECKS,
+)
+from diskless.launch.seats import RayNode, on_one_host
 
 PROBE_TIMEOUT_S = 60.0
 NICENESS_MAX = 0
 OOM_SCORE_MAX = 0
 MEMORY_MONITOR = "RAY_memory_monitor_refresh_ms"
+PATIENCE_MIN = 10_000
+"""Seconds, or checks of some seconds each: longer than a host is cut off unnoticed."""
 
 
 class Probe(NamedTuple):
@@ -28,6 +36,8 @@ class Probe(NamedTuple):
     niceness: int
     oom_score_adjust: int
     memory_monitor_ms: str
+    gcs_patience_s: str
+    node_patience_checks: str
 
 
 def probe_nodes(nodes: Iterable[RayNode]) -> dict[RayNode, Probe]:
@@ -65,13 +75,15 @@ def probe_worker() -> Probe:
         niceness=os.nice(0),
         oom_score_adjust=oom_score_adjust,
         memory_monitor_ms=os.environ.get(MEMORY_MONITOR, ""),
+        gcs_patience_s=os.environ.get(GCS_PATIENCE, ""),
+        node_patience_checks=os.environ.get(NODE_PATIENCE, ""),
     )
 
 
-def warnings_about(probes: Iterable[Probe]) -> list[str]:
+def warnings_about(probed: Mapping[RayNode, Probe]) -> list[str]:
     """What a Ray that we did not start does to agents, and how to end it."""
-    probes = list(probes)
-    warnings = []
+    probes = list(probed.values())
+    warnings = [] if on_one_host(probed) else _about_patience(probes)
     configured = ray_state.state.get_system_config().get(MEMORY_MONITOR.removeprefix("RAY_"))
     if any((probe.memory_monitor_ms or str(configured)) != "0" for probe in probes):
         warnings.append(
@@ -88,6 +100,28 @@ def warnings_about(probes: Iterable[Probe]) -> list[str]:
             "RAY_worker_oom_score_adjustment=0"
         )
     return warnings
+
+
+def _about_patience(probes: Iterable[Probe]) -> list[str]:
+    """What ends all agents together, after a minute without the head of Ray."""
+    probes = list(probes)
+    warnings = []
+    if not all(_is_long(probe.gcs_patience_s) for probe in probes):
+        warnings.append(
+            "Ray ends all agents when its head is gone for a minute: start Ray on every host "
+            f"with {GCS_PATIENCE}={GCS_PATIENCE_S}"
+        )
+    if not any(_is_long(probe.node_patience_checks) for probe in probes):
+        warnings.append(
+            "Ray ends the agents of hosts that its head did not reach for a minute, all of them "
+            "if it was the head that was cut off: start Ray's head with "
+            f"{NODE_PATIENCE}={NODE_PATIENCE_CHECKS}"
+        )
+    return warnings
+
+
+def _is_long(text: str) -> bool:
+    return text.isdecimal() and int(text) >= PATIENCE_MIN
 
 
 def last_line(error: BaseException) -> str:

@@ -218,7 +218,7 @@ def _check_ray(name: str) -> list[str]:
             f"this Ray runs a cluster {name!r} already that is not known here: choose "
             "another --name, or bring its descriptor"
         )
-    return probe.warnings_about(probe.probe_nodes(spread.living_nodes()).values())
+    return probe.warnings_about(probe.probe_nodes(spread.living_nodes()))
 
 
 def _wait_all_seen(identity: "Identity", progress: Progress) -> dict[int, "AgentState"]:

@@ -2,16 +2,20 @@
 
 Ray restarts an agent where it was, and gives it up when that node is gone. Every agent has
 one of these; it acts only while its agent leads, and asks Ray only while an agent is down
-beyond `repair_delay`. Ray lets a name be taken once, so two leaders that overlap cannot
-start a slot twice. What is started is a new life of its slot, with an empty memory; should
-the old one still run somewhere, cut off, its words and its shards count for nothing. One
-that was started and does not join holds nothing: it is ended, and tried elsewhere.
+beyond `repair_delay`. A node is gone when Ray says so, or when its raylet has not answered for
+long and the agent can begin elsewhere: then Ray is told. Without such a place it is waited for,
+since a host that was cut off comes back with its agent, unless Ray was told that it is dead.
+
+Ray lets a name be taken once, so two leaders that overlap cannot start a slot twice. What is
+started is a new life of its slot, with an empty memory; should the old one still run somewhere,
+cut off, its words and its shards count for nothing. One that was started and does not join
+holds nothing: it is ended, and tried elsewhere.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +24,7 @@ import ray
 
 from diskless.errors import DisklessError
 from diskless.launch import ray_link, seats, spread
+from diskless.launch.spread import Door
 from diskless.model import AgentInfo, slot_name
 from diskless.repair import overdue
 
@@ -36,12 +41,16 @@ UNFIT_S_MIN = 5.0
 UNFIT_S_MAX = 120.0
 """How long a node is passed over on which an agent did not start: at first not for long, for
 one that has just joined Ray is not known to all of it, then twice as long each time."""
+CLOSED_S = 5.0
+SILENT_S = 60.0
+"""How long a node that does not answer is waited for: not for long if its host says that no
+raylet listens there, longer if it says nothing, for then it may only be cut off."""
 JOIN_S_MAX = 90.0
 """How long one that begins again may take until it joins; then Ray is told to forget it."""
 
 NO_NODE = (
-    "the host is gone and no other has room: start Ray on one (`ray start --address ...`), "
-    "and it begins again there"
+    "its host is gone or cut off and no other has room: start Ray on one "
+    "(`ray start --address ...`), and it begins again there"
 )
 RAY_SILENT = "it is down, and Ray, which could start it again, does not answer"
 
@@ -76,6 +85,7 @@ class Rehoster:
         self._one_host = one_host
         self._unfit: dict[str, Unfit] = {}
         self._starts: dict[int, Start] = {}
+        self._quiet_since_s: dict[str, float] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rehoster")
 
     async def run(self) -> None:
@@ -86,7 +96,7 @@ class Rehoster:
                 case = self._case()
                 if case is None:
                     self._node.unhosted = {}
-                    self._starts = {}
+                    self._starts, self._quiet_since_s = {}, {}
                 else:
                     await self._look(case)
         finally:
@@ -125,9 +135,12 @@ class Rehoster:
             return {}
 
     def _act(self, case: Case) -> dict[int, str]:
-        nodes = spread.living_nodes()
+        registered = spread.registered_nodes()
+        doors = spread.knock(registered)
+        gone = self._gone(case, registered, doors)
+        nodes = [node for node in registered if node.id not in gone]
         by_id = {node.id: node for node in nodes}
-        under_way = self._under_way(case, by_id)
+        under_way = self._under_way(case, by_id, gone)
         now_s = time.monotonic()
         self._unfit = {id_: unfit for id_, unfit in self._unfit.items() if id_ in by_id}
         passed = {id_: unfit for id_, unfit in self._unfit.items() if unfit.until_s > now_s}
@@ -136,29 +149,46 @@ class Rehoster:
             overdue=case.overdue,
             nodes=nodes,
             under_way=under_way,
-            unfit=passed,
+            unfit={*passed, *(id_ for id_, door in doors.items() if door is not Door.OPEN)},
             one_host=self._one_host,
         )
         nowhere = " and ".join(sorted(unfit.why for unfit in passed.values())) or NO_NODE
         said = dict.fromkeys(plan.homeless, nowhere)
         for slot, node in plan.moves.items():
-            said[slot] = self._begin(slot, node, case)
+            said[slot] = self._begin(slot, node, case, gone)
         for slot, node in under_way.items():
             if node is not None and case.agents[slot].node not in by_id:
                 said[slot] = f"begins again on {node.host}"
         return dict(sorted(said.items()))
 
+    def _gone(
+        self, case: Case, nodes: Sequence[seats.RayNode], doors: Mapping[str, Door]
+    ) -> set[str]:
+        """Nodes that Ray takes for alive, and that have not answered for too long."""
+        now_s = time.monotonic()
+        lost = {case.agents[slot].node for slot in case.overdue}
+        replaced = lost & spread.sharing_doors(nodes)
+        closed = replaced | {id_ for id_, door in doors.items() if door is Door.CLOSED}
+        silent = {id_ for id_, door in doors.items() if door is Door.SILENT} - closed
+        since_s = {id_: self._quiet_since_s.get(id_, now_s) for id_ in closed | silent}
+        self._quiet_since_s = since_s
+        return {id_ for id_ in closed if now_s - since_s[id_] >= CLOSED_S} | {
+            id_ for id_ in silent if now_s - since_s[id_] >= SILENT_S
+        }
+
     def _under_way(
-        self, case: Case, nodes: Mapping[str, seats.RayNode]
+        self, case: Case, nodes: Mapping[str, seats.RayNode], gone: Collection[str]
     ) -> dict[int, seats.RayNode | None]:
+        """The slots that Ray has an actor for, and its node; not those on nodes that are gone."""
         from diskless.launch import agents
 
         found = {}
         starts = {}
         for slot in sorted(case.overdue):
             row = agents.row_of(self._identity.settings.name, slot)
-            if row:
-                node = nodes.get(row.get("Address", {}).get("NodeID", ""))
+            id_ = row.get("Address", {}).get("NodeID", "")
+            if row and id_ not in gone:
+                node = nodes.get(id_)
                 found[slot] = node
                 if case.agents[slot].node not in nodes:
                     starts[slot] = self._started(slot, row.get("ActorID", ""), node)
@@ -201,7 +231,7 @@ class Rehoster:
         self._unfit[node.id] = Unfit(failures + 1, until_s, said)
         return said
 
-    def _begin(self, slot: int, node: seats.RayNode, case: Case) -> str:
+    def _begin(self, slot: int, node: seats.RayNode, case: Case, gone: Collection[str]) -> str:
         from diskless.launch import agents, probe
 
         seeds = {other: agent.address for other, agent in case.agents.items() if agent.up}
@@ -209,6 +239,7 @@ class Rehoster:
             probe.probe_nodes([node])
             if not self._still_gone(case.agents[slot]):  # Ray may have taken minutes.
                 return "was on its way back when it should have begun again elsewhere"
+            self._free_name(slot, gone)
             agents.create(
                 self._identity,
                 {slot: node},
@@ -221,3 +252,14 @@ class Rehoster:
             return self._pass_over(node, str(error) or type(error).__name__)
         log.info("re-hosted slot=%s host=%s node=%s", slot_name(slot), node.host, node.id)
         return f"begins again on {node.host}"
+
+    def _free_name(self, slot: int, gone: Collection[str]) -> None:
+        """Ray still has an actor for it if it takes that one's node for alive."""
+        from diskless.launch import agents
+
+        name = self._identity.settings.name
+        home = agents.row_of(name, slot).get("Address", {}).get("NodeID", "")
+        if home in gone:
+            log.warning("node given up slot=%s node=%s", slot_name(slot), home)
+            spread.forget(home)
+            agents.wait_nameless(name, slot)

@@ -164,7 +164,7 @@ def _start(
 
     record = record_of(known)
     nodes = spread.living_nodes()
-    advice = [] if record.own else probe.warnings_about(probe.probe_nodes(nodes).values())
+    advice = [] if record.own else probe.warnings_about(probe.probe_nodes(nodes))
     descriptor.save(known)  # From here on there may be more agents.
     identity = agents.identity_of(known)
     new = [slot for slot in missing if agents.find(known.name, slot) is None]

@@ -21,6 +21,8 @@ class RayNode(NamedTuple):
     id: str
     hostname: str
     address: str
+    port: int = 0
+    """Of its raylet."""
 
     @property
     def host(self) -> str:

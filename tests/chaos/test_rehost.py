@@ -144,7 +144,7 @@ def test_without_a_spare_host_status_says_so_and_a_new_one_is_used(
     eventually(lambda: f"agent-{slot}" in _unhosted(onlooker), WAIT_S)
     lines = [line for line in spread_out.run("status").stdout.splitlines() if "unhosted" in line]
     assert len(lines) == 1
-    assert f"agent-{slot}: the host is gone and no other has room" in lines[0]
+    assert f"agent-{slot}: its host is gone or cut off and no other has room" in lines[0]
     assert onlooker.read("/kept") == DATA
     assert len(set(homes(onlooker).values())) == 3, "an agent was put beside another"
 

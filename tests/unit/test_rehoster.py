@@ -14,8 +14,17 @@ from diskless.config import ClusterSettings, Tuning
 from diskless.errors import LaunchFailed
 from diskless.launch import agents, probe, ray_link, rehoster, spread
 from diskless.launch.agents import Identity
-from diskless.launch.rehoster import JOIN_S_MAX, NO_NODE, RAY_SILENT, UNFIT_S_MIN, Rehoster
+from diskless.launch.rehoster import (
+    CLOSED_S,
+    JOIN_S_MAX,
+    NO_NODE,
+    RAY_SILENT,
+    SILENT_S,
+    UNFIT_S_MIN,
+    Rehoster,
+)
 from diskless.launch.seats import RayNode
+from diskless.launch.spread import Door
 from diskless.model import AgentInfo
 from tests.support import eventually
 
@@ -39,14 +48,29 @@ class Ray:
         self.created: list[tuple[int, str]] = []
         self.seeds: dict[int, str] = {}
         self.given_up: list[int] = []
+        self.forgotten: list[str] = []
+        self.doors: dict[str, Door] = {}
+        """Of those that are not open."""
         self.while_probing = lambda: None
         monkeypatch.setattr(ray_link, "address_of", lambda _: "ray:1")
         monkeypatch.setattr(ray_link, "check_listening", lambda _: None)
-        monkeypatch.setattr(spread, "living_nodes", lambda: self.nodes)
+        monkeypatch.setattr(spread, "registered_nodes", lambda: self.nodes)
+        monkeypatch.setattr(spread, "knock", self._knock)
+        monkeypatch.setattr(spread, "forget", self._forget)
+        monkeypatch.setattr(agents, "wait_nameless", lambda *_: None)
         monkeypatch.setattr(agents, "row_of", lambda _, slot: self.rows.get(slot, {}))
         monkeypatch.setattr(probe, "probe_nodes", lambda _: self.while_probing())
         monkeypatch.setattr(agents, "create", self._create)
         monkeypatch.setattr(agents, "give_up", self._give_up)
+
+    def _knock(self, nodes: list[RayNode]) -> dict[str, Door]:
+        return {node.id: self.doors.get(node.id, Door.OPEN) for node in nodes}
+
+    def _forget(self, id_: str) -> None:
+        """What GCS does, as tests/hosts sees it."""
+        self.forgotten.append(id_)
+        self.nodes = [node for node in self.nodes if node.id != id_]
+        self.rows = {s: r for s, r in self.rows.items() if r["Address"]["NodeID"] != id_}
 
     def _give_up(self, _: str, slot: int) -> None:
         self.given_up.append(slot)
@@ -218,6 +242,78 @@ def test_one_that_ray_restarts_where_it_was_is_rays(ray: Ray, clock: list[float]
     assert not ray.given_up
 
 
+def running_on(node: RayNode) -> dict[str, Any]:
+    """As Ray describes an actor."""
+    return {"ActorID": "first", "Address": {"NodeID": node.id}}
+
+
+@pytest.mark.parametrize(("door", "patience_s"), [(Door.CLOSED, CLOSED_S), (Door.SILENT, SILENT_S)])
+def test_a_node_that_does_not_answer_for_long_is_given_up_for_one_that_is_free(
+    ray: Ray, clock: list[float], door: Door, patience_s: float
+) -> None:
+    """A Ray of ours takes it for alive, however long it is gone."""
+    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": door}, {0: running_on(GONE)}
+    world = World(agent(0))
+    assert world.look() == {}
+    clock[0] += patience_s - 1
+    assert world.look() == {}
+    assert not ray.forgotten
+    clock[0] += 1
+    assert world.look() == {0: f"begins again on {SPARE.host}"}
+    assert ray.forgotten == ["gone"]
+    assert ray.created == [(0, "spare")]
+
+
+def test_a_node_that_answers_again_has_all_its_time_again(ray: Ray, clock: list[float]) -> None:
+    ray.nodes, ray.rows = [GONE, SPARE], {0: running_on(GONE)}
+    world = World(agent(0))
+    for door in (Door.SILENT, Door.OPEN, Door.SILENT, Door.OPEN):
+        ray.doors = {"gone": door}
+        world.look()
+        clock[0] += SILENT_S - 1
+    assert not ray.forgotten
+
+
+def test_a_node_that_is_cut_off_is_waited_for_while_no_other_is_free(
+    ray: Ray, clock: list[float]
+) -> None:
+    """Its agent comes back with it, and with its shards; Ray's verdict would end both."""
+    ray.nodes, ray.doors = [GONE, SPARE], {"gone": Door.SILENT}
+    ray.rows = {0: running_on(GONE), 1: running_on(SPARE)}
+    world = World(agent(0), agent(1, SPARE, up=True))
+    world.look()
+    clock[0] += 10 * SILENT_S
+    assert world.look() == {0: NO_NODE}
+    assert not ray.forgotten
+    ray.doors = {}
+    assert world.look() == {}, "Ray restarts it there, if it must be restarted"
+    assert ray.created == []
+
+
+def test_a_free_node_that_does_not_answer_is_not_chosen(ray: Ray, clock: list[float]) -> None:
+    mute = RayNode("mute", "c", "10.0.0.3")
+    for door in (Door.SILENT, Door.CLOSED):
+        ray.nodes, ray.doors, ray.created = [mute, SPARE], {"mute": door}, []
+        assert World(agent(0)).look() == {0: f"begins again on {SPARE.host}"}
+        ray.nodes = [mute]
+        assert World(agent(0)).look() == {0: NO_NODE}
+        assert ray.created == [(0, "spare")]
+
+
+def test_a_raylet_that_answers_in_the_place_of_a_dead_one_is_not_taken_for_it(
+    ray: Ray, clock: list[float]
+) -> None:
+    """Where raylets have a fixed port: Ray has two nodes there, and one of them is dead."""
+    old, new = (RayNode(id_, "a", "10.0.0.1", 7000) for id_ in ("old", "new"))
+    ray.nodes, ray.rows = [old, new], {0: running_on(old)}
+    world = World(agent(0, old))
+    world.look()
+    clock[0] += CLOSED_S
+    assert world.look() == {0: f"begins again on {new.host}"}
+    assert ray.forgotten == ["old"]
+    assert ray.created == [(0, "new")]
+
+
 def test_time_to_join_begins_anew_when_all_are_well(
     ray: Ray, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +330,7 @@ def test_time_to_join_begins_anew_when_all_are_well(
 
     asyncio.run(well_for_a_while())
     assert not world.rehoster._starts
+    assert not world.rehoster._quiet_since_s
 
 
 def test_while_ray_takes_its_time_status_says_so(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
