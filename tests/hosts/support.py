@@ -25,7 +25,7 @@ JOB = Path(__file__).with_name("job.py")
 SPARK_SUBMIT = Path(pyspark.__path__[0]) / "bin" / "spark-submit"
 BATCH_TIMEOUT_S = 240.0
 HEAL_TIMEOUT_S = 150.0
-"""Ray takes 15 s to call a host dead and some more to start an agent on one that is back."""
+"""An agent is started on a host that is back after `repair_delay`, and takes some seconds."""
 END_TIMEOUT_S = 90.0
 JOB_TIMEOUT_S = 900.0
 POLL_S = 0.2
