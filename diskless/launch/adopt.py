@@ -69,7 +69,7 @@ def _start(
     one_host = record_of(known).one_host
     rows = {parse_slot(row["slot"]): row for row in status["agents"]}
     down = [slot for slot, row in rows.items() if row["state"] == "down"]
-    missing = [slot for slot in down if agents.find(known.name, slot) is None]
+    missing = agents.vacant(identity, down)
     agents.create(
         identity,
         agents.seats_for(identity, missing, one_host=one_host, rows=status["agents"]),

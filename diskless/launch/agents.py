@@ -213,6 +213,19 @@ def find(name: str, slot: int) -> Any | None:
         return None
 
 
+def vacant(identity: Identity, slots: Iterable[int]) -> list[int]:
+    """Those that have no actor. One whose raylet has ended is given up for that: Ray would
+    keep it for ever. One whose host is silent may only be cut off, and is left alone."""
+    slots = list(slots)
+    name = identity.settings.name
+    doors = spread.knock(spread.registered_nodes())
+    for slot in slots:
+        if doors.get(home_of(row_of(name, slot))) is spread.Door.CLOSED:
+            give_up(name, slot)
+            wait_nameless(name, slot)
+    return [slot for slot in slots if find(name, slot) is None]
+
+
 def is_taken(name: str) -> bool:
     """Whether this Ray runs agents of a cluster of that name."""
     named = ray.util.list_named_actors(all_namespaces=True)
@@ -238,7 +251,7 @@ def processes(identity: Identity) -> dict[int, Process]:
     found = {}
     for slot in slots_of(identity):
         row = row_of(identity.settings.name, slot)
-        node = nodes.get(row.get("Address", {}).get("NodeID", ""))
+        node = nodes.get(home_of(row))
         if row.get("State") == "ALIVE" and node is not None:
             found[slot] = Process(slot, int(row["Pid"]), node)
     return found
@@ -248,6 +261,11 @@ def row_of(name: str, slot: int) -> dict[str, Any]:
     """What Ray knows of a slot's actor; nothing if there is none or it is dead for good."""
     handle = find(name, slot)
     return _row(handle) if handle is not None else {}
+
+
+def home_of(row: Mapping[str, Any]) -> str:
+    """The id of the node that Ray has an actor on, or "" if it is on none."""
+    return str(row.get("Address", {}).get("NodeID", ""))
 
 
 def _row(handle: Any) -> dict[str, Any]:

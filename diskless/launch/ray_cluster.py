@@ -124,8 +124,7 @@ def revive(
     with attached(name, slots) as identity:
         from diskless.launch import agents
 
-        dead = [slot for slot in slots if agents.find(name, slot) is None]
-        chosen = agents.seats_for(identity, dead, one_host=one_host)
+        chosen = agents.seats_for(identity, agents.vacant(identity, slots), one_host=one_host)
         agents.create(identity, chosen, one_host=one_host, founding=False)
         states = agents.wait_serving(
             identity, slots, ready=lambda state: state.joined, progress=progress or _silent

@@ -186,7 +186,7 @@ class Rehoster:
         starts = {}
         for slot in sorted(case.overdue):
             row = agents.row_of(self._identity.settings.name, slot)
-            id_ = row.get("Address", {}).get("NodeID", "")
+            id_ = agents.home_of(row)
             if row and id_ not in gone:
                 node = nodes.get(id_)
                 found[slot] = node
@@ -258,7 +258,7 @@ class Rehoster:
         from diskless.launch import agents
 
         name = self._identity.settings.name
-        home = agents.row_of(name, slot).get("Address", {}).get("NodeID", "")
+        home = agents.home_of(agents.row_of(name, slot))
         if home in gone:
             log.warning("node given up slot=%s node=%s", slot_name(slot), home)
             spread.forget(home)
