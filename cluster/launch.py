@@ -18,7 +18,6 @@ What was started on a host is remembered in its --state directory, by which `sta
 it and `down` ends it. Nothing else is ever ended.
 """
 
-import importlib.metadata
 import os
 import shlex
 import shutil
@@ -48,8 +47,6 @@ REGISTERED = "Successfully registered with master"
 RAY_RUNS = "Ray runtime started"
 MASTER_TRIES_MAX = 1_000_000
 """How often a Spark worker looks for a master that is gone, about once a minute."""
-RAY_WITH_STORAGE = (2, 60)
-"""From here on Ray's control store can remember on disk, without a Redis."""
 NEED_JAVA = ("up", "head", "worker", "agents")
 """What runs can be looked at, and ended, without."""
 RAY_OLD = "ray-old"
@@ -259,9 +256,6 @@ class Launcher:
 
     def _ray_storage(self) -> dict[str, str]:
         """Lets Ray's control store remember its nodes and actors through a restart."""
-        version = importlib.metadata.version("ray").split(".")
-        if (int(version[0]), int(version[1])) < RAY_WITH_STORAGE:
-            return {}
         return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self._gcs)}
 
     # Processes.

@@ -94,6 +94,11 @@ class Replica:
         return self._voter is not None and self._voter.leads
 
     @property
+    def rules(self) -> bool:
+        """Whether it leads, and a majority follows: nobody else can have been elected yet."""
+        return self._voter is not None and self._voter.read_allowed(_clock_ms())
+
+    @property
     def leader(self) -> int | None:
         """Who leads, as far as this voter knows."""
         return self._voter.leader if self._voter is not None else None

@@ -77,15 +77,16 @@ def _start(
         founding=False,
         seeds={slot: row["address"] for slot, row in rows.items() if slot not in down},
     )
+    coming = agents.reachable(identity, down)  # One on a silent host may only be cut off.
     states = agents.wait_serving(
-        identity, down, ready=lambda state: state.joined, progress=progress
+        identity, coming, ready=lambda state: state.joined, progress=progress
     )
     fresh = {
         slot: Peer(slot=slot, gateway=at.gateway, socket=at.socket, host=at.host, up=True)
         for slot, at in states.items()
     }
     peers = {peer.slot: peer for peer in known.gateways} | fresh
-    return replace(known, gateways=[peers[slot] for slot in sorted(peers)]), down
+    return replace(known, gateways=[peers[slot] for slot in sorted(peers)]), coming
 
 
 def strangers_to(known: Descriptor, status: dict[str, Any]) -> list[int]:

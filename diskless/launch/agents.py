@@ -222,8 +222,14 @@ def vacant(identity: Identity, slots: Iterable[int]) -> list[int]:
     for slot in slots:
         if doors.get(home_of(row_of(name, slot))) is spread.Door.CLOSED:
             give_up(name, slot)
-            wait_nameless(name, slot)
     return [slot for slot in slots if find(name, slot) is None]
+
+
+def reachable(identity: Identity, slots: Iterable[int]) -> list[int]:
+    """Those that have an actor, on a node that answers or on none yet: worth waiting for."""
+    living = {"", *(node.id for node in spread.living_nodes())}
+    rows = {slot: row_of(identity.settings.name, slot) for slot in slots}
+    return [slot for slot, row in rows.items() if row and home_of(row) in living]
 
 
 def is_taken(name: str) -> bool:
@@ -287,7 +293,9 @@ def kill(identity: Identity, victims: Iterable[Process], *, stay_dead: bool) -> 
         for handle in handles:
             if handle is not None:
                 ray.kill(handle, no_restart=True)
-    ray.get(away, timeout=END_TIMEOUT_S)
+    if len(ray.wait(away, num_returns=len(away), timeout=END_TIMEOUT_S)[0]) < len(away):
+        raise LaunchFailed(f"agents on other hosts did not end within {END_TIMEOUT_S:g} s")
+    ray.get(away)
     for victim in victims:
         if victim.node.here:
             wait_ended(victim.pid)
@@ -296,10 +304,11 @@ def kill(identity: Identity, victims: Iterable[Process], *, stay_dead: bool) -> 
 
 
 def give_up(name: str, slot: int) -> None:
-    """Ray ends a slot's actor, wherever it got to, and forgets its name; in a while."""
+    """Ray ends a slot's actor, wherever it got to, as soon as it can; its name is free."""
     handle = find(name, slot)
     if handle is not None:
         ray.kill(handle, no_restart=True)
+        wait_nameless(name, slot)
 
 
 def end_all(identity: Identity) -> None:

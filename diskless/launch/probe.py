@@ -104,20 +104,14 @@ def warnings_about(probed: Mapping[RayNode, Probe]) -> list[str]:
 
 def _about_patience(probes: Iterable[Probe]) -> list[str]:
     """What ends all agents together, after a minute without the head of Ray."""
-    probes = list(probes)
-    warnings = []
-    if not all(_is_long(probe.gcs_patience_s) for probe in probes):
-        warnings.append(
-            "Ray ends all agents when its head is gone for a minute: start Ray on every host "
-            f"with {GCS_PATIENCE}={GCS_PATIENCE_S}"
-        )
-    if not any(_is_long(probe.node_patience_checks) for probe in probes):
-        warnings.append(
-            "Ray ends the agents of hosts that its head did not reach for a minute, all of them "
-            "if it was the head that was cut off: start Ray's head with "
-            f"{NODE_PATIENCE}={NODE_PATIENCE_CHECKS}"
-        )
-    return warnings
+    patient = (_is_long(p.gcs_patience_s) and _is_long(p.node_patience_checks) for p in probes)
+    if all(patient):
+        return []
+    return [
+        "Ray ends all agents together when its head is gone, or cut off, for a minute: start Ray "
+        f"on every host with {GCS_PATIENCE}={GCS_PATIENCE_S} and "
+        f"{NODE_PATIENCE}={NODE_PATIENCE_CHECKS}"
+    ]
 
 
 def _is_long(text: str) -> bool:

@@ -224,11 +224,7 @@ def _wait_all_seen(identity: "Identity", progress: Progress) -> dict[int, "Agent
     """Every living agent sees every other: then each may take writes."""
     from diskless.launch import agents
 
-    slots = [
-        slot
-        for slot in range(identity.settings.agents)
-        if agents.find(identity.settings.name, slot) is not None
-    ]
+    slots = agents.reachable(identity, range(identity.settings.agents))
     return agents.wait_serving(
         identity,
         slots,

@@ -3,8 +3,9 @@
 Ray restarts an agent where it was, and gives it up when that node is gone. Every agent has
 one of these; it acts only while its agent leads, and asks Ray only while an agent is down
 beyond `repair_delay`. A node is gone when Ray says so, or when its raylet has not answered for
-long and the agent can begin elsewhere: then Ray is told. Without such a place it is waited for,
-since a host that was cut off comes back with its agent, unless Ray was told that it is dead.
+long and another node is free. Then Ray is told to end the agent that was there, which also ends
+one that was only cut off, as soon as it is back; so while more than k agents are down, those of
+silent hosts are waited for: what they hold may be all that is left.
 
 Ray lets a name be taken once, so two leaders that overlap cannot start a slot twice. What is
 started is a new life of its slot, with an empty memory; should the old one still run somewhere,
@@ -14,16 +15,20 @@ holds nothing: it is ended, and tried elsewhere.
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import ray
 
-from diskless.errors import DisklessError
-from diskless.launch import ray_link, seats, spread
+from diskless.errors import DisklessError, Unavailable
+from diskless.launch import private_ray, ray_link, seats, spread
+from diskless.launch.quiet import Quiet
 from diskless.launch.spread import Door
 from diskless.model import AgentInfo, slot_name
 from diskless.repair import overdue
@@ -37,20 +42,24 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 1.0
 PATIENCE_S = 20.0
 """How long Ray may take for what is asked of it before `status` says that it is silent."""
+ANSWER_S = 5.0
+"""How long the event loop may take to say what is the case."""
 UNFIT_S_MIN = 5.0
 UNFIT_S_MAX = 120.0
 """How long a node is passed over on which an agent did not start: at first not for long, for
 one that has just joined Ray is not known to all of it, then twice as long each time."""
-CLOSED_S = 5.0
-SILENT_S = 60.0
-"""How long a node that does not answer is waited for: not for long if its host says that no
-raylet listens there, longer if it says nothing, for then it may only be cut off."""
-JOIN_S_MAX = 90.0
-"""How long one that begins again may take until it joins; then Ray is told to forget it."""
+JOIN_S_MIN = 90.0
+JOIN_S_MAX = 900.0
+"""How long one that begins again may take until it joins, twice as long after each time that
+it was ended; then Ray is told to end it."""
 
 NO_NODE = (
     "its host is gone or cut off and no other has room: start Ray on one "
     "(`ray start --address ...`), and it begins again there"
+)
+TOO_MANY = (
+    "its host is silent, and with more than k agents down it is waited for: it may hold what "
+    "nobody else has. If it is lost for good, end its Ray node, or start agents that only crashed"
 )
 RAY_SILENT = "it is down, and Ray, which could start it again, does not answer"
 
@@ -61,6 +70,11 @@ class Case:
 
     agents: Mapping[int, AgentInfo]
     overdue: frozenset[int]
+
+    def without_homes(self, slots: Collection[int]) -> "Case":
+        """The same, but nobody looks for these where they were."""
+        homeless = {s: msgspec.structs.replace(self.agents[s], node="") for s in slots}
+        return replace(self, agents={**self.agents, **homeless})
 
 
 class Unfit(NamedTuple):
@@ -83,10 +97,16 @@ class Rehoster:
         self._identity = identity
         self._node = node
         self._one_host = one_host
-        self._unfit: dict[str, Unfit] = {}
-        self._starts: dict[int, Start] = {}
-        self._quiet_since_s: dict[str, float] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rehoster")
+        self._unfit: dict[str, Unfit] = {}
+        self._forget_slots()
+
+    def _forget_slots(self) -> None:
+        self._node.unhosted = {}
+        self._quiet = Quiet()
+        self._starts: dict[int, Start] = {}
+        self._ended: Counter[int] = Counter()
+        """How often an actor of a slot was ended here, so that nobody else starts it again."""
 
     async def run(self) -> None:
         """Looks after lost agents until cancelled."""
@@ -95,8 +115,7 @@ class Rehoster:
                 await asyncio.sleep(INTERVAL_S)
                 case = self._case()
                 if case is None:
-                    self._node.unhosted = {}
-                    self._starts, self._quiet_since_s = {}, {}
+                    self._forget_slots()
                 else:
                     await self._look(case)
         finally:
@@ -104,7 +123,7 @@ class Rehoster:
 
     def _case(self) -> Case | None:
         """Nothing unless this agent leads and there is somebody to look after."""
-        if not self._node.replica.leads:
+        if not self._node.replica.rules:
             return None
         agents = dict(self._node.replica.state.agents)
         delay_s = self._identity.settings.tuning.repair_delay_s
@@ -113,10 +132,11 @@ class Rehoster:
 
     async def _look(self, case: Case) -> None:
         """Ray may take its time, or never answer: then that is what there is to say."""
-        work = asyncio.get_running_loop().run_in_executor(self._thread, self._rehost, case)
+        self._loop = asyncio.get_running_loop()
+        work = self._loop.run_in_executor(self._thread, self._rehost, case)
         while not (await asyncio.wait([work], timeout=PATIENCE_S))[0]:
             self._node.unhosted = dict.fromkeys(sorted(case.overdue), RAY_SILENT)
-        self._node.unhosted = work.result() if self._node.replica.leads else {}
+        self._node.unhosted = work.result() if self._node.replica.rules else {}
 
     # On the thread: whatever Ray does there, the agent goes on.
 
@@ -135,15 +155,17 @@ class Rehoster:
             return {}
 
     def _act(self, case: Case) -> dict[int, str]:
+        self._ended = Counter({s: n for s, n in self._ended.items() if s in case.overdue})
+        case = case.without_homes(self._ended)
         registered = spread.registered_nodes()
         doors = spread.knock(registered)
-        gone = self._gone(case, registered, doors)
+        gone = self._quiet.look(doors, now_s=time.monotonic())
+        waited_for = self._waited_for(case, gone, doors)
+        gone -= waited_for
         nodes = [node for node in registered if node.id not in gone]
         by_id = {node.id: node for node in nodes}
         under_way = self._under_way(case, by_id, gone)
-        now_s = time.monotonic()
-        self._unfit = {id_: unfit for id_, unfit in self._unfit.items() if id_ in by_id}
-        passed = {id_: unfit for id_, unfit in self._unfit.items() if unfit.until_s > now_s}
+        passed = self._passed(by_id)
         plan = seats.plan_rehosting(
             case.agents,
             overdue=case.overdue,
@@ -154,6 +176,7 @@ class Rehoster:
         )
         nowhere = " and ".join(sorted(unfit.why for unfit in passed.values())) or NO_NODE
         said = dict.fromkeys(plan.homeless, nowhere)
+        said |= {s: TOO_MANY for s in case.overdue if case.agents[s].node in waited_for}
         for slot, node in plan.moves.items():
             said[slot] = self._begin(slot, node, case, gone)
         for slot, node in under_way.items():
@@ -161,20 +184,16 @@ class Rehoster:
                 said[slot] = f"begins again on {node.host}"
         return dict(sorted(said.items()))
 
-    def _gone(
-        self, case: Case, nodes: Sequence[seats.RayNode], doors: Mapping[str, Door]
-    ) -> set[str]:
-        """Nodes that Ray takes for alive, and that have not answered for too long."""
+    def _waited_for(self, case: Case, gone: Collection[str], doors: Mapping[str, Door]) -> set[str]:
+        if len(case.overdue) <= self._identity.settings.parity_shards:
+            return set()
+        return {id_ for id_ in gone if doors[id_] is Door.SILENT}
+
+    def _passed(self, nodes: Collection[str]) -> dict[str, Unfit]:
+        """The nodes that are passed over for now."""
+        self._unfit = {id_: unfit for id_, unfit in self._unfit.items() if id_ in nodes}
         now_s = time.monotonic()
-        lost = {case.agents[slot].node for slot in case.overdue}
-        replaced = lost & spread.sharing_doors(nodes)
-        closed = replaced | {id_ for id_, door in doors.items() if door is Door.CLOSED}
-        silent = {id_ for id_, door in doors.items() if door is Door.SILENT} - closed
-        since_s = {id_: self._quiet_since_s.get(id_, now_s) for id_ in closed | silent}
-        self._quiet_since_s = since_s
-        return {id_ for id_ in closed if now_s - since_s[id_] >= CLOSED_S} | {
-            id_ for id_ in silent if now_s - since_s[id_] >= SILENT_S
-        }
+        return {id_: unfit for id_, unfit in self._unfit.items() if unfit.until_s > now_s}
 
     def _under_way(
         self, case: Case, nodes: Mapping[str, seats.RayNode], gone: Collection[str]
@@ -188,39 +207,47 @@ class Rehoster:
             row = agents.row_of(self._identity.settings.name, slot)
             id_ = agents.home_of(row)
             if row and id_ not in gone:
-                node = nodes.get(id_)
-                found[slot] = node
+                found[slot] = nodes.get(id_)
                 if case.agents[slot].node not in nodes:
-                    starts[slot] = self._started(slot, row.get("ActorID", ""), node)
+                    starts[slot] = self._started(slot, row.get("ActorID", ""), nodes.get(id_), case)
         self._starts = starts
         return found
 
-    def _started(self, slot: int, actor: str, node: seats.RayNode | None) -> Start:
-        """Since when; one that takes too long is given up, and remembered as if it were new,
-        for Ray may take a while to forget it."""
-        from diskless.launch import agents
-
+    def _started(self, slot: int, actor: str, node: seats.RayNode | None, case: Case) -> Start:
+        """Since when; one that takes too long is ended."""
         now_s = time.monotonic()
         start = self._starts.get(slot)
         if start is None or start.actor != actor:
             return Start(actor, now_s)
-        if now_s - start.since_s <= JOIN_S_MAX:
-            return start
-        where = node.host if node else "no node"
-        log.warning("given up slot=%s host=%s: it did not join", slot_name(slot), where)
-        agents.give_up(self._identity.settings.name, slot)
-        if node is not None:
-            self._pass_over(node, f"it did not join within {JOIN_S_MAX:g} s")
-        return Start(actor, now_s)
+        patience_s = min(JOIN_S_MIN * 2.0 ** self._ended[slot], JOIN_S_MAX)
+        if now_s - start.since_s > patience_s and self._is_down(case.agents[slot]):
+            self._end(slot)
+            if node is not None:
+                self._pass_over(node, f"it did not join within {patience_s:g} s")
+        return start
 
-    def _still_gone(self, agent: AgentInfo) -> bool:
-        """Whether this agent leads and that life of another is still down.
+    def _is_down(self, agent: AgentInfo) -> bool:
+        """Whether this agent still leads and that life of another is still down: Ray may have
+        taken minutes. One that is back holds shards, which a new life would make worthless."""
 
-        One that is back holds shards, which a new life of its slot would make worthless.
-        """
-        replica = self._node.replica
-        now = replica.state.agents.get(agent.slot)
-        return replica.leads and now is not None and not now.up and now.boot == agent.boot
+        def is_down() -> bool:
+            now = self._node.replica.state.agents.get(agent.slot)
+            return (
+                self._node.replica.rules
+                and now is not None
+                and not now.up
+                and now.boot == agent.boot
+            )
+
+        return self._on_loop(is_down)
+
+    def _on_loop(self, question: Callable[[], bool]) -> bool:
+        """The answer from where the state changes, and not while it does."""
+
+        async def answer() -> bool:
+            return question()
+
+        return asyncio.run_coroutine_threadsafe(answer(), self._loop).result(ANSWER_S)
 
     def _pass_over(self, node: seats.RayNode, why: str) -> str:
         """What there is to say of it."""
@@ -237,9 +264,8 @@ class Rehoster:
         seeds = {other: agent.address for other, agent in case.agents.items() if agent.up}
         try:
             probe.probe_nodes([node])
-            if not self._still_gone(case.agents[slot]):  # Ray may have taken minutes.
+            if not self._clear_way(slot, case, gone):
                 return "was on its way back when it should have begun again elsewhere"
-            self._free_name(slot, gone)
             agents.create(
                 self._identity,
                 {slot: node},
@@ -253,13 +279,37 @@ class Rehoster:
         log.info("re-hosted slot=%s host=%s node=%s", slot_name(slot), node.host, node.id)
         return f"begins again on {node.host}"
 
-    def _free_name(self, slot: int, gone: Collection[str]) -> None:
-        """Ray still has an actor for it if it takes that one's node for alive."""
+    def _clear_way(self, slot: int, case: Case, gone: Collection[str]) -> bool:
+        """Ends what Ray has on a node that is gone; False if the agent, or the node, is back."""
         from diskless.launch import agents
 
-        name = self._identity.settings.name
-        home = agents.home_of(agents.row_of(name, slot))
+        home = agents.home_of(agents.row_of(self._identity.settings.name, slot))
+        doors = spread.knock(spread.registered_nodes()) if home in gone else {}
+        if doors.get(home) is Door.OPEN or not self._is_down(case.agents[slot]):
+            return False
         if home in gone:
-            log.warning("node given up slot=%s node=%s", slot_name(slot), home)
-            spread.forget(home)
-            agents.wait_nameless(name, slot)
+            self._end(slot)
+        if doors.get(home) is Door.CLOSED:
+            self._forget(home)
+        return True
+
+    def _end(self, slot: int) -> None:
+        from diskless.launch import agents
+
+        log.warning("given up slot=%s", slot_name(slot))
+        self._ended[slot] += 1
+        agents.give_up(self._identity.settings.name, slot)
+
+    def _forget(self, node: str) -> None:
+        """Has Ray take a node for dead whose raylet has ended, where Ray does not do so by
+        itself; unless an agent there is heard, so that it cannot have ended."""
+
+        def is_empty() -> bool:
+            agents = self._node.replica.state.agents.values()
+            return not any(agent.up and agent.node == node for agent in agents)
+
+        if private_ray.NODE_PATIENCE in os.environ and self._on_loop(is_empty):
+            try:
+                spread.forget(node)
+            except Unavailable as error:
+                log.warning("node not given up node=%s error=%s", node, error)

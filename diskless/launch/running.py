@@ -167,7 +167,7 @@ def _start(
     advice = [] if record.own else probe.warnings_about(probe.probe_nodes(nodes))
     descriptor.save(known)  # From here on there may be more agents.
     identity = agents.identity_of(known)
-    new = [slot for slot in missing if agents.find(known.name, slot) is None]
+    new = agents.vacant(identity, missing)
     chosen = agents.seats_for(identity, new, one_host=record.one_host, rows=rows)
     agents.create(identity, chosen, one_host=record.one_host, founding=False)
     agents.wait_serving(identity, missing, ready=lambda state: state.joined, progress=progress)

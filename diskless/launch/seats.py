@@ -23,6 +23,7 @@ class RayNode(NamedTuple):
     address: str
     port: int = 0
     """Of its raylet."""
+    started_ms: int = 0
 
     @property
     def host(self) -> str:

@@ -5,32 +5,37 @@ restarts an agent where it was and nowhere else, and gives it up when that node 
 Which node it gets is decided in `seats`; who brings it to another one, in `rehoster`.
 
 A Ray of ours never decides by itself that a node is gone: see docs/decisions.md. So what Ray
-takes for alive may be dead; a node lives if its raylet takes connections as well.
+takes for alive may be dead; a node lives if its raylet answers as well. Ray's own calls wait
+for as long as it takes, so its control store is asked directly, with a deadline.
 """
 
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, auto
+from typing import Any
 
 import grpc
 import ray
 from ray._private.grpc_utils import init_grpc_channel
-from ray.core.generated import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
+from ray.core.generated import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diskless.errors import Unavailable
 from diskless.launch import ray_link
 from diskless.launch.seats import RayNode
 
-KNOCK_TIMEOUT_S = 1.5
-FORGET_TIMEOUT_S = 5.0
+KNOCK_TIMEOUT_S = 3.0
+ASK_TIMEOUT_S = 5.0
+_DIRECT = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
+_HEALTH = "/grpc.health.v1.Health/Check"
+_SERVING = b"\x08\x01"
 
 
 class Door(Enum):
     OPEN = auto()
     CLOSED = auto()
-    """The host says that nobody listens there."""
+    """Its host says that nobody listens there, or a newer raylet does."""
     SILENT = auto()
 
 
@@ -42,23 +47,53 @@ def living_nodes() -> list[RayNode]:
 
 
 def registered_nodes() -> list[RayNode]:
-    """Those that Ray takes for alive."""
+    """Those that Ray takes for alive. Raises Unavailable."""
+    request = gcs_service_pb2.GetAllNodeInfoRequest(state_filter=gcs_pb2.GcsNodeInfo.ALIVE)
     return sorted(
         RayNode(
-            node["NodeID"],
-            node["NodeManagerHostname"],
-            node["NodeManagerAddress"],
-            node["NodeManagerPort"],
+            id=node.node_id.hex(),
+            hostname=node.node_manager_hostname,
+            address=node.node_manager_address,
+            port=node.node_manager_port,
+            started_ms=node.start_time_ms,
         )
-        for node in ray.nodes()
-        if node["Alive"]
+        for node in _ask("GetAllNodeInfo", request).node_info_list
+        if node.state == gcs_pb2.GcsNodeInfo.ALIVE
     )
 
 
+def forget(node_id: str) -> None:
+    """Ray takes a node for dead from now on; if its raylet lives after all it ends, with all
+    that runs there, when it hears of that. Raises Unavailable, also if Ray knows it is dead."""
+    info = common_pb2.NodeDeathInfo(
+        reason=common_pb2.NodeDeathInfo.UNEXPECTED_TERMINATION,
+        reason_message="diskless: its raylet has ended",
+    )
+    _ask(
+        "UnregisterNode",
+        gcs_service_pb2.UnregisterNodeRequest(node_id=bytes.fromhex(node_id), node_death_info=info),
+    )
+
+
+def _ask(method: str, request: Any) -> Any:
+    address = ray_link.address_of(ray)
+    with init_grpc_channel(address, _DIRECT) as channel:
+        stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+        try:
+            return getattr(stub, method)(request, timeout=ASK_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise Unavailable(f"Ray at {address}: {method}: {error.details()}") from error
+
+
 def knock(nodes: Sequence[RayNode]) -> dict[str, Door]:
-    """Whether their raylets take connections; all are tried at once."""
-    with ThreadPoolExecutor(max(len(nodes), 1)) as threads:
-        return dict(zip((node.id for node in nodes), threads.map(_knock, nodes), strict=True))
+    """Whether their raylets answer; all are asked at once."""
+    newest: dict[tuple[str, int], RayNode] = {}
+    for node in sorted(nodes, key=lambda node: node.started_ms):
+        newest[node.address, node.port] = node
+    asked = list(newest.values())
+    with ThreadPoolExecutor(max(len(asked), 1)) as threads:
+        answers = dict(zip(asked, threads.map(_knock, asked), strict=True))
+    return {node.id: answers.get(node, Door.CLOSED) for node in nodes}
 
 
 def _knock(node: RayNode) -> Door:
@@ -68,36 +103,17 @@ def _knock(node: RayNode) -> Door:
         return Door.CLOSED
     except OSError:
         return Door.SILENT
-    return Door.OPEN
+    return Door.OPEN if _is_serving(node) else Door.SILENT
 
 
-def sharing_doors(nodes: Iterable[RayNode]) -> set[str]:
-    """Nodes at the same address and port: a raylet was started again where one had died, and
-    answers for both."""
-    by_door: dict[tuple[str, int], list[str]] = {}
-    for node in nodes:
-        by_door.setdefault((node.address, node.port), []).append(node.id)
-    return {id_ for ids in by_door.values() if len(ids) > 1 for id_ in ids}
-
-
-def forget(node_id: str) -> None:
-    """Ray takes a node for dead from now on, and gives up what ran there; if its raylet lives
-    after all it ends, with its agents, when it hears of that. Raises Unavailable."""
-    request = gcs_service_pb2.UnregisterNodeRequest(
-        node_id=bytes.fromhex(node_id),
-        node_death_info=common_pb2.NodeDeathInfo(
-            reason=common_pb2.NodeDeathInfo.UNEXPECTED_TERMINATION,
-            reason_message="diskless: it does not answer, and its agent begins elsewhere",
-        ),
-    )
-    address = ray_link.address_of(ray)
-    with init_grpc_channel(address) as channel:
+def _is_serving(node: RayNode) -> bool:
+    """The kernel takes connections for a raylet that hangs, and its port may be another's now."""
+    host = f"[{node.address}]" if ":" in node.address else node.address
+    with init_grpc_channel(f"{host}:{node.port}", _DIRECT) as channel:
         try:
-            gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel).UnregisterNode(
-                request, timeout=FORGET_TIMEOUT_S
-            )
-        except grpc.RpcError as error:
-            raise Unavailable(f"Ray at {address} did not forget a node: {error}") from error
+            return bool(channel.unary_unary(_HEALTH)(b"", timeout=KNOCK_TIMEOUT_S) == _SERVING)
+        except grpc.RpcError:
+            return False
 
 
 def affinity(node_id: str) -> NodeAffinitySchedulingStrategy:

@@ -14,12 +14,13 @@ from diskless.config import ClusterSettings, Tuning
 from diskless.errors import LaunchFailed
 from diskless.launch import agents, probe, ray_link, rehoster, spread
 from diskless.launch.agents import Identity
+from diskless.launch.private_ray import NODE_PATIENCE
+from diskless.launch.quiet import PATIENCE_S
 from diskless.launch.rehoster import (
-    CLOSED_S,
-    JOIN_S_MAX,
+    JOIN_S_MIN,
     NO_NODE,
     RAY_SILENT,
-    SILENT_S,
+    TOO_MANY,
     UNFIT_S_MIN,
     Rehoster,
 )
@@ -29,7 +30,8 @@ from diskless.model import AgentInfo
 from tests.support import eventually
 
 GONE, SPARE = RayNode("gone", "a", "10.0.0.1"), RayNode("spare", "b", "10.0.0.2")
-IDENTITY = Identity(ClusterSettings(tuning=Tuning(repair_delay_s=1)), "c", "s")
+IDENTITY = Identity(ClusterSettings(parity_shards=1, tuning=Tuning(repair_delay_s=1)), "c", "s")
+CLOSED_S, SILENT_S = PATIENCE_S[Door.CLOSED], PATIENCE_S[Door.SILENT]
 
 
 def agent(slot: int, node: RayNode = GONE, *, up: bool = False) -> AgentInfo:
@@ -52,28 +54,33 @@ class Ray:
         self.doors: dict[str, Door] = {}
         """Of those that are not open."""
         self.while_probing = lambda: None
+        self.while_knocking = lambda: None
         monkeypatch.setattr(ray_link, "address_of", lambda _: "ray:1")
         monkeypatch.setattr(ray_link, "check_listening", lambda _: None)
         monkeypatch.setattr(spread, "registered_nodes", lambda: self.nodes)
         monkeypatch.setattr(spread, "knock", self._knock)
         monkeypatch.setattr(spread, "forget", self._forget)
-        monkeypatch.setattr(agents, "wait_nameless", lambda *_: None)
+        monkeypatch.setenv(NODE_PATIENCE, "10000000")
         monkeypatch.setattr(agents, "row_of", lambda _, slot: self.rows.get(slot, {}))
         monkeypatch.setattr(probe, "probe_nodes", lambda _: self.while_probing())
         monkeypatch.setattr(agents, "create", self._create)
         monkeypatch.setattr(agents, "give_up", self._give_up)
 
     def _knock(self, nodes: list[RayNode]) -> dict[str, Door]:
+        self.while_knocking()
         return {node.id: self.doors.get(node.id, Door.OPEN) for node in nodes}
 
     def _forget(self, id_: str) -> None:
         """What GCS does, as tests/hosts sees it."""
+        assert not [r for r in self.rows.values() if r["Address"]["NodeID"] == id_], (
+            "Ray would restart it on any node that is alive to Ray"
+        )
         self.forgotten.append(id_)
         self.nodes = [node for node in self.nodes if node.id != id_]
-        self.rows = {s: r for s, r in self.rows.items() if r["Address"]["NodeID"] != id_}
 
     def _give_up(self, _: str, slot: int) -> None:
         self.given_up.append(slot)
+        self.rows.pop(slot, None)
 
     def _create(
         self, _: Identity, chosen: dict[int, RayNode], *, seeds: dict[int, str], **__: Any
@@ -99,7 +106,7 @@ class World:
     def __init__(self, *known: AgentInfo) -> None:
         self.agents = {a.slot: a for a in known}
         self.node = SimpleNamespace(
-            replica=SimpleNamespace(leads=True, state=SimpleNamespace(agents=self.agents)),
+            replica=SimpleNamespace(rules=True, state=SimpleNamespace(agents=self.agents)),
             unhosted={},
         )
         self.rehoster = Rehoster(IDENTITY, self.node, one_host=False)  # type: ignore[arg-type]
@@ -112,6 +119,13 @@ class World:
 
         asyncio.run(run())
         return dict(self.node.unhosted)
+
+    def look_for(self, clock: list[float], duration_s: float) -> dict[int, str]:
+        """What it says in the end, having looked every second."""
+        for _ in range(int(duration_s)):
+            self.look()
+            clock[0] += 1
+        return self.look()
 
 
 def test_a_lost_agent_begins_again_and_status_says_where(ray: Ray) -> None:
@@ -132,7 +146,7 @@ def test_without_a_node_status_says_so(ray: Ray) -> None:
 def test_nothing_is_done_while_nobody_is_lost_or_somebody_else_leads(ray: Ray) -> None:
     assert World(agent(0, up=True)).rehoster._case() is None
     world = World(agent(0))
-    world.node.replica.leads = False
+    world.node.replica.rules = False
     assert world.rehoster._case() is None
 
 
@@ -148,7 +162,7 @@ def test_one_that_changed_while_ray_took_its_time_is_not_begun_again(ray: Ray, h
             case "began anew":
                 world.agents[0] = msgspec.structs.replace(world.agents[0], boot="new")
             case "deposed":
-                world.node.replica.leads = False
+                world.node.replica.rules = False
 
     ray.while_probing = meanwhile
     said = world.look()
@@ -198,96 +212,189 @@ def test_a_node_that_failed_once_is_soon_tried_again_and_one_that_goes_on_failin
     assert set(pauses[6:]) == {120}
 
 
-@pytest.mark.parametrize("where", ["spare", "a node that is gone as well", None])
-def test_one_that_begins_and_does_not_join_is_given_up_once_and_tried_elsewhere(
-    ray: Ray, clock: list[float], where: str | None
+def running_on(node: RayNode | None) -> dict[str, Any]:
+    """As Ray describes an actor."""
+    return {"ActorID": "first", "Address": {"NodeID": node.id if node else ""}}
+
+
+# One that begins and does not join.
+
+
+@pytest.mark.parametrize("where", [SPARE, None], ids=["on a node", "nowhere"])
+def test_one_that_begins_and_does_not_join_is_ended_and_tried_elsewhere(
+    ray: Ray, clock: list[float], where: RayNode | None
 ) -> None:
     """Also one that Ray keeps on no node: it would be waited for in vain for ever."""
-    other = RayNode("other", "c", "10.0.0.3")
+    other = RayNode("zzz, which would not be the first choice", "c", "10.0.0.3")
     ray.nodes.append(other)
-    ray.rows[0] = {"ActorID": "first", "Address": {"NodeID": where} if where else {}}
+    ray.rows[0] = running_on(where)
     world = World(agent(0))
-    world.look()
-    clock[0] += JOIN_S_MAX
-    world.look()
+    world.look_for(clock, JOIN_S_MIN)
     assert not ray.given_up, "it may take its time"
-    clock[0] += 1
-    world.look()
+    world.look_for(clock, 1)
     assert ray.given_up == [0]
+    chosen = other if where else SPARE
+    assert world.look() == {0: f"begins again on {chosen.host}"}
+    assert ray.created == [(0, chosen.id)]
+
+
+def test_one_that_was_ended_once_is_waited_for_longer(ray: Ray, clock: list[float]) -> None:
+    """It may have much to fetch before it can join."""
+    world = World(agent(0))
+    ended_s = []
+    for number in range(4):
+        ray.rows[0] = {"ActorID": str(number), "Address": {"NodeID": "spare"}}
+        began_s = clock[0]
+        while len(ray.given_up) == number:
+            world.look()
+            clock[0] += 10
+        ended_s.append(clock[0] - began_s)
+    assert [round(took_s / JOIN_S_MIN) for took_s in ended_s] == [1, 2, 4, 8]
+
+
+@pytest.mark.parametrize("how", ["joined", "deposed"])
+def test_one_that_joins_while_ray_takes_its_time_is_not_ended(
+    ray: Ray, clock: list[float], how: str
+) -> None:
+    world = World(agent(0))
+    ray.rows[0] = running_on(SPARE)
+    world.look_for(clock, JOIN_S_MIN)
+    clock[0] += 1
+
+    def meanwhile() -> None:
+        if how == "joined":
+            world.agents[0] = msgspec.structs.replace(world.agents[0], up=True)
+        else:
+            world.node.replica.rules = False
+
+    ray.while_knocking = meanwhile
     world.look()
-    assert ray.given_up == [0], "Ray may take its time to forget it"
-    assert ray.created == []
-    del ray.rows[0]
-    if where != "spare":
-        ray.nodes.remove(SPARE)
-    assert world.look() == {0: f"begins again on {other.host}"}
+    assert not ray.given_up
 
 
 def test_every_actor_has_its_own_time_to_join(ray: Ray, clock: list[float]) -> None:
     world = World(agent(0))
     for name in ("first", "second", "third"):
         ray.rows[0] = {"ActorID": name, "Address": {"NodeID": "spare"}}
-        world.look()
-        clock[0] += JOIN_S_MAX
+        world.look_for(clock, JOIN_S_MIN - 1)
     assert not ray.given_up
 
 
 def test_one_that_ray_restarts_where_it_was_is_rays(ray: Ray, clock: list[float]) -> None:
     """It may hold shards still: only its node's loss makes it ours."""
     world = World(agent(0, SPARE))
-    ray.rows[0] = {"ActorID": "first", "Address": {"NodeID": "spare"}}
-    for _ in range(3):
-        assert world.look() == {}
-        clock[0] += JOIN_S_MAX
+    ray.rows[0] = running_on(SPARE)
+    assert world.look_for(clock, 3 * JOIN_S_MIN) == {}
     assert not ray.given_up
 
 
-def running_on(node: RayNode) -> dict[str, Any]:
-    """As Ray describes an actor."""
-    return {"ActorID": "first", "Address": {"NodeID": node.id}}
+def test_one_that_was_ended_begins_again_also_if_its_old_node_is_back(
+    ray: Ray, clock: list[float]
+) -> None:
+    """Its actor is gone, and nobody else would start it."""
+    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.SILENT}, {0: running_on(GONE)}
+    world = World(agent(0))
+    world.look_for(clock, SILENT_S)
+    assert ray.created == [(0, "spare")]
+    ray.doors, ray.created = {}, []
+    assert world.look() == {0: f"begins again on {GONE.host}"}, "the first of two that are free"
 
 
-@pytest.mark.parametrize(("door", "patience_s"), [(Door.CLOSED, CLOSED_S), (Door.SILENT, SILENT_S)])
+# Nodes that do not answer, which a Ray of ours takes for alive however long they are gone.
+
+
+@pytest.mark.parametrize(("door", "patience_s"), PATIENCE_S.items(), ids=str)
 def test_a_node_that_does_not_answer_for_long_is_given_up_for_one_that_is_free(
     ray: Ray, clock: list[float], door: Door, patience_s: float
 ) -> None:
-    """A Ray of ours takes it for alive, however long it is gone."""
     ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": door}, {0: running_on(GONE)}
     world = World(agent(0))
-    assert world.look() == {}
-    clock[0] += patience_s - 1
-    assert world.look() == {}
-    assert not ray.forgotten
-    clock[0] += 1
-    assert world.look() == {0: f"begins again on {SPARE.host}"}
-    assert ray.forgotten == ["gone"]
+    assert world.look_for(clock, patience_s - 1) == {}
+    assert not ray.given_up
+    assert world.look_for(clock, 1) == {0: f"begins again on {SPARE.host}"}
+    assert ray.given_up == [0]
     assert ray.created == [(0, "spare")]
+    assert ray.forgotten == (["gone"] if door is Door.CLOSED else []), (
+        "one that is only silent may come back, free for others"
+    )
 
 
-def test_a_node_that_answers_again_has_all_its_time_again(ray: Ray, clock: list[float]) -> None:
-    ray.nodes, ray.rows = [GONE, SPARE], {0: running_on(GONE)}
+@pytest.mark.parametrize("why", ["a neighbour is heard", "Ray decides by itself"])
+def test_a_node_is_not_taken_for_dead_by_all_of_ray_without_need(
+    ray: Ray, clock: list[float], monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    third = RayNode("third", "c", "10.0.0.3")
+    ray.nodes, ray.doors = [GONE, SPARE, third], {"gone": Door.CLOSED}
+    ray.rows = {0: running_on(GONE)}
     world = World(agent(0))
-    for door in (Door.SILENT, Door.OPEN, Door.SILENT, Door.OPEN):
-        ray.doors = {"gone": door}
-        world.look()
-        clock[0] += SILENT_S - 1
+    if why == "a neighbour is heard":
+        world.agents[1] = agent(1, GONE, up=True)
+    else:
+        monkeypatch.delenv(NODE_PATIENCE)
+    world.look_for(clock, CLOSED_S)
+    assert ray.given_up == [0]
+    assert ray.created
     assert not ray.forgotten
 
 
 def test_a_node_that_is_cut_off_is_waited_for_while_no_other_is_free(
     ray: Ray, clock: list[float]
 ) -> None:
-    """Its agent comes back with it, and with its shards; Ray's verdict would end both."""
+    """Its agent comes back with it, and with its shards."""
     ray.nodes, ray.doors = [GONE, SPARE], {"gone": Door.SILENT}
     ray.rows = {0: running_on(GONE), 1: running_on(SPARE)}
     world = World(agent(0), agent(1, SPARE, up=True))
-    world.look()
-    clock[0] += 10 * SILENT_S
-    assert world.look() == {0: NO_NODE}
-    assert not ray.forgotten
+    assert world.look_for(clock, 3 * SILENT_S) == {0: NO_NODE}
+    assert not ray.given_up
     ray.doors = {}
     assert world.look() == {}, "Ray restarts it there, if it must be restarted"
     assert ray.created == []
+
+
+def test_with_more_than_k_down_those_of_silent_hosts_are_waited_for(
+    ray: Ray, clock: list[float]
+) -> None:
+    """They may hold what nobody else has; those whose raylets have ended do not."""
+    silent, ended = RayNode("silent", "d", "10.0.0.4"), RayNode("ended", "e", "10.0.0.5")
+    third = RayNode("third", "c", "10.0.0.3")
+    ray.nodes = [silent, ended, SPARE, third]
+    ray.doors = {"silent": Door.SILENT, "ended": Door.CLOSED}
+    ray.rows = {0: running_on(silent), 1: running_on(ended)}
+    world = World(agent(0, silent), agent(1, ended))
+    said = world.look_for(clock, SILENT_S + 1)
+    assert said[0] == TOO_MANY
+    assert ray.given_up == [1]
+    world.agents[1] = agent(1, SPARE, up=True)
+    world.look_for(clock, 1)
+    assert ray.given_up == [1, 0], "now it is only one"
+
+
+def test_a_node_that_answers_at_the_last_moment_keeps_its_agent(
+    ray: Ray, clock: list[float]
+) -> None:
+    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.SILENT}, {0: running_on(GONE)}
+    world = World(agent(0))
+    world.look_for(clock, SILENT_S - 1)
+    clock[0] += 1
+    ray.while_probing = ray.doors.clear
+    assert "on its way back" in world.look()[0]
+    assert not ray.given_up
+    assert ray.created == []
+
+
+def test_what_runs_on_a_living_node_is_never_ended_for_another(
+    ray: Ray, clock: list[float]
+) -> None:
+    """The name may have been taken, on a node that lives, since the plan was made."""
+    world = World(agent(0))
+
+    def meanwhile() -> None:
+        ray.rows[0] = running_on(SPARE)
+
+    ray.while_probing = meanwhile
+    world.look()
+    assert not ray.given_up
+    assert not ray.forgotten
 
 
 def test_a_free_node_that_does_not_answer_is_not_chosen(ray: Ray, clock: list[float]) -> None:
@@ -300,37 +407,24 @@ def test_a_free_node_that_does_not_answer_is_not_chosen(ray: Ray, clock: list[fl
         assert ray.created == [(0, "spare")]
 
 
-def test_a_raylet_that_answers_in_the_place_of_a_dead_one_is_not_taken_for_it(
-    ray: Ray, clock: list[float]
-) -> None:
-    """Where raylets have a fixed port: Ray has two nodes there, and one of them is dead."""
-    old, new = (RayNode(id_, "a", "10.0.0.1", 7000) for id_ in ("old", "new"))
-    ray.nodes, ray.rows = [old, new], {0: running_on(old)}
-    world = World(agent(0, old))
-    world.look()
-    clock[0] += CLOSED_S
-    assert world.look() == {0: f"begins again on {new.host}"}
-    assert ray.forgotten == ["old"]
-    assert ray.created == [(0, "new")]
-
-
-def test_time_to_join_begins_anew_when_all_are_well(
+def test_when_all_are_well_what_was_seen_is_forgotten(
     ray: Ray, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rehoster, "INTERVAL_S", 0.001)
-    ray.rows[0] = {"ActorID": "first", "Address": {"NodeID": "spare"}}
-    world = World(agent(0))
-    world.look()
-    clock[0] += 2 * JOIN_S_MAX
+    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.SILENT}, {0: running_on(GONE)}
+    world = World(agent(0), agent(1))
+    world.look_for(clock, SILENT_S - 1)
+    down = dict(world.agents)
+    world.agents.update({s: msgspec.structs.replace(a, up=True) for s, a in down.items()})
 
     async def well_for_a_while() -> None:
-        world.agents[0] = msgspec.structs.replace(agent(0), up=True)
         with suppress(TimeoutError):
             await asyncio.wait_for(world.rehoster.run(), 0.1)
 
     asyncio.run(well_for_a_while())
+    assert world.node.unhosted == {}
     assert not world.rehoster._starts
-    assert not world.rehoster._quiet_since_s
+    assert not world.rehoster._quiet._silences
 
 
 def test_while_ray_takes_its_time_status_says_so(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:

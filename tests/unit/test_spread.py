@@ -1,13 +1,37 @@
-"""Whether raylets answer, with sockets of our own in their place."""
+"""Whether raylets answer, with servers of our own in their place."""
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import grpc
 import pytest
 
-from diskless.launch import spread
+from diskless.errors import Unavailable
+from diskless.launch import ray_link, spread
 from diskless.launch.seats import RayNode
-from diskless.launch.spread import Door, knock, sharing_doors
+from diskless.launch.spread import Door, knock, living_nodes
+
+
+class Health(grpc.GenericRpcHandler):
+    """Answers to everything, as a raylet to its health check."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+
+    def service(self, _: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(lambda *_: self.answer)
+
+
+@pytest.fixture
+def raylet() -> Iterator[tuple[int, Health]]:
+    handler = Health(b"\x08\x01")
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[handler])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield port, handler
+    server.stop(None).wait()
 
 
 @pytest.fixture
@@ -16,27 +40,39 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
-def at(id_: str, port: int) -> RayNode:
-    return RayNode(id_, "h", "127.0.0.1", port)
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spread, "KNOCK_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(spread, "ASK_TIMEOUT_S", 0.3)
+
+
+def at(id_: str, port: int, *, started_ms: int = 0) -> RayNode:
+    return RayNode(id_, "h", "127.0.0.1", port, started_ms)
 
 
 def port_of(server: socket.socket) -> int:
     return int(server.getsockname()[1])
 
 
-def test_a_raylet_that_listens_is_there_and_one_that_does_not_is_not(
-    listener: socket.socket,
+def test_a_raylet_that_serves_is_there_and_one_that_has_ended_is_not(
+    raylet: tuple[int, Health],
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as ended:
-        nodes = [at("there", port_of(listener)), at("ended", port_of(ended))]
+        nodes = [at("there", raylet[0]), at("ended", port_of(ended))]
     assert knock(nodes) == {"there": Door.OPEN, "ended": Door.CLOSED}
     assert knock([]) == {}
 
 
-def test_a_host_that_says_nothing_is_silent_and_holds_up_nobody_for_long(
-    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+def test_a_connection_alone_is_no_answer(
+    raylet: tuple[int, Health], listener: socket.socket
 ) -> None:
-    monkeypatch.setattr(spread, "KNOCK_TIMEOUT_S", 0.2)
+    """The kernel takes it for a raylet that hangs; and the port may be another's by now."""
+    assert knock([at("hangs", port_of(listener))]) == {"hangs": Door.SILENT}
+    raylet[1].answer = b"\x08\x02"
+    assert knock([at("not serving", raylet[0])]) == {"not serving": Door.SILENT}
+
+
+def test_a_host_that_says_nothing_is_silent(listener: socket.socket) -> None:
     node = at("full", port_of(listener))
     waiting = [socket.socket() for _ in range(8)]
     try:
@@ -49,7 +85,32 @@ def test_a_host_that_says_nothing_is_silent_and_holds_up_nobody_for_long(
             each.close()
 
 
-def test_only_nodes_at_the_same_address_and_port_share_a_door() -> None:
-    same = [at("old", 7000), at("new", 7000)]
-    others = [at("beside", 7001), RayNode("elsewhere", "h", "127.0.0.2", 7000)]
-    assert sharing_doors([*same, *others]) == {"old", "new"}
+def test_only_the_newest_of_those_at_one_address_and_port_can_have_answered(
+    raylet: tuple[int, Health],
+) -> None:
+    """Where raylets have a fixed port, one that was started again answers for a dead one."""
+    old, new = at("old", raylet[0], started_ms=1), at("new", raylet[0], started_ms=2)
+    elsewhere = RayNode("elsewhere", "h", "127.0.0.2", raylet[0], 3)
+    assert knock([new, old, elsewhere]) == {
+        "old": Door.CLOSED,
+        "new": Door.OPEN,
+        "elsewhere": Door.CLOSED,
+    }
+
+
+def test_only_what_answers_is_taken_for_alive(
+    raylet: tuple[int, Health], listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, silent = at("there", raylet[0]), at("silent", port_of(listener))
+    monkeypatch.setattr(spread, "registered_nodes", lambda: [there, silent])
+    assert living_nodes() == [there]
+
+
+@pytest.mark.parametrize("ask", [spread.registered_nodes, lambda: spread.forget("00")])
+def test_a_control_store_that_does_not_answer_is_unavailable_in_time(
+    ask: Any, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"127.0.0.1:{port_of(listener)}"
+    monkeypatch.setattr(ray_link, "address_of", lambda _: address)
+    with pytest.raises(Unavailable, match=address):
+        ask()
