@@ -300,13 +300,13 @@ def permitted() -> str:
 
 
 def configuration(
-    hosts: int, *, data_shards: int, parity_shards: int, memory: str, name: str
+    agents: int, *, data_shards: int, parity_shards: int, memory: str, name: str
 ) -> str:
-    """A cluster.toml for so many hosts: an agent and a Spark worker on each."""
+    """A cluster.toml for so many agents, and a Spark worker on each host."""
     return (
         f'[head]\nhost = "{NETWORK}.1"\nray_port = {RAY_PORT}\n'
         '[spark]\nworkers = 1\ncores = 1\nmemory = "1g"\n'
-        f'[diskless]\nname = "{name}"\nagents = {hosts}\nmemory = "{memory}"\n'
+        f'[diskless]\nname = "{name}"\nagents = {agents}\nmemory = "{memory}"\n'
         f"data_shards = {data_shards}\nparity_shards = {parity_shards}\n"
     )
 

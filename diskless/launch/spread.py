@@ -58,7 +58,6 @@ def registered_nodes() -> list[RayNode]:
             started_ms=node.start_time_ms,
         )
         for node in _ask("GetAllNodeInfo", request).node_info_list
-        if node.state == gcs_pb2.GcsNodeInfo.ALIVE
     )
 
 

@@ -51,17 +51,28 @@ Status = dict[str, Any]
 class Site:
     """The hosts, and the diskless cluster that spans them."""
 
-    def __init__(self, directory: Path) -> None:
-        self.hosts = Hosts(Plan(hosts=HOSTS, directory=str(directory)))
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        hosts: int = HOSTS,
+        agents: int = HOSTS,
+        data_shards: int = DATA_SHARDS,
+        parity_shards: int = PARITY_SHARDS,
+    ) -> None:
+        self.hosts = Hosts(Plan(hosts=hosts, directory=str(directory)))
         self.directory = directory
+        self._agents = agents
+        self._data_shards = data_shards
+        self._parity_shards = parity_shards
         self._streams = 0
 
     def up(self) -> None:
         self.hosts.up(
             configuration(
-                HOSTS,
-                data_shards=DATA_SHARDS,
-                parity_shards=PARITY_SHARDS,
+                self._agents,
+                data_shards=self._data_shards,
+                parity_shards=self._parity_shards,
                 memory="64MiB",
                 name=NAME,
             )
@@ -140,9 +151,8 @@ class Site:
         raise AssertionError(f"waited {timeout_s:g} s for {what} in vain: {seen}")
 
     def wait_margin(self) -> Status:
-        return self.wait(
-            f"margin {PARITY_SHARDS}", lambda status: status["margin"] == PARITY_SHARDS
-        )
+        wanted = self._parity_shards
+        return self.wait(f"margin {wanted}", lambda status: status["margin"] == wanted)
 
     def wait_down(self, *numbers: int) -> None:
         names = {self.host(number).name for number in numbers}

@@ -193,6 +193,14 @@ def test_a_node_where_agents_do_not_start_is_passed_over_and_status_goes_on_sayi
     assert world.look() == {0: f"begins again on {SPARE.host}"}
 
 
+def test_a_node_that_takes_too_long_is_passed_over_too(ray: Ray, clock: list[float]) -> None:
+    def fails() -> None:
+        raise TimeoutError
+
+    ray.while_probing = fails
+    assert World(agent(0)).look() == {0: f"does not start on {SPARE.host}: TimeoutError"}
+
+
 def test_a_node_that_failed_once_is_soon_tried_again_and_one_that_goes_on_failing_is_not(
     ray: Ray, clock: list[float]
 ) -> None:
