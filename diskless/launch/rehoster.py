@@ -4,8 +4,8 @@ Ray restarts an agent where it was, and gives it up when that node is gone. Ever
 one of these; it acts only while its agent leads, and asks Ray only while an agent is down
 beyond `repair_delay`. A node is gone when Ray says so, or when its raylet has not answered for
 long and another node is free. Then Ray is told to end the agent that was there, which also ends
-one that was only cut off, as soon as it is back; so while more than k agents are down, those of
-silent hosts are waited for: what they hold may be all that is left.
+one that was only cut off, as soon as it is back; so while stripes are lost without the agents
+that are down, those of silent hosts are waited for: they may have them.
 
 Ray lets a name be taken once, so two leaders that overlap cannot start a slot twice. What is
 started is a new life of its slot, with an empty memory; should the old one still run somewhere,
@@ -57,9 +57,9 @@ NO_NODE = (
     "its host is gone or cut off and no other has room: start Ray on one "
     "(`ray start --address ...`), and it begins again there"
 )
-TOO_MANY = (
-    "its host is silent, and with more than k agents down it is waited for: it may hold what "
-    "nobody else has. If it is lost for good, end its Ray node, or start agents that only crashed"
+NEEDED = (
+    "its host is silent, and it may have the stripes that are lost without it: it is waited for. "
+    "If it is gone for good, delete the files that can no longer be read"
 )
 RAY_SILENT = "it is down, and Ray, which could start it again, does not answer"
 
@@ -160,8 +160,8 @@ class Rehoster:
         registered = spread.registered_nodes()
         doors = spread.knock(registered)
         gone = self._quiet.look(doors, now_s=time.monotonic())
-        waited_for = self._waited_for(case, gone, doors)
-        gone -= waited_for
+        needed = self._needed(gone, doors)
+        gone -= needed
         nodes = [node for node in registered if node.id not in gone]
         by_id = {node.id: node for node in nodes}
         under_way = self._under_way(case, by_id, gone)
@@ -176,7 +176,7 @@ class Rehoster:
         )
         nowhere = " and ".join(sorted(unfit.why for unfit in passed.values())) or NO_NODE
         said = dict.fromkeys(plan.homeless, nowhere)
-        said |= {s: TOO_MANY for s in case.overdue if case.agents[s].node in waited_for}
+        said |= {s: NEEDED for s in case.overdue if case.agents[s].node in needed}
         for slot, node in plan.moves.items():
             said[slot] = self._begin(slot, node, case, gone)
         for slot, node in under_way.items():
@@ -184,8 +184,9 @@ class Rehoster:
                 said[slot] = f"begins again on {node.host}"
         return dict(sorted(said.items()))
 
-    def _waited_for(self, case: Case, gone: Collection[str], doors: Mapping[str, Door]) -> set[str]:
-        if len(case.overdue) <= self._identity.settings.parity_shards:
+    def _needed(self, gone: Collection[str], doors: Mapping[str, Door]) -> set[str]:
+        """Nodes that may come back with what the agents that are up do not have."""
+        if not self._node.repairer.progress.lost:
             return set()
         return {id_ for id_ in gone if doors[id_] is Door.SILENT}
 

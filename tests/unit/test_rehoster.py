@@ -18,9 +18,9 @@ from diskless.launch.private_ray import NODE_PATIENCE
 from diskless.launch.quiet import PATIENCE_S
 from diskless.launch.rehoster import (
     JOIN_S_MIN,
+    NEEDED,
     NO_NODE,
     RAY_SILENT,
-    TOO_MANY,
     UNFIT_S_MIN,
     Rehoster,
 )
@@ -30,7 +30,7 @@ from diskless.model import AgentInfo
 from tests.support import eventually
 
 GONE, SPARE = RayNode("gone", "a", "10.0.0.1"), RayNode("spare", "b", "10.0.0.2")
-IDENTITY = Identity(ClusterSettings(parity_shards=1, tuning=Tuning(repair_delay_s=1)), "c", "s")
+IDENTITY = Identity(ClusterSettings(tuning=Tuning(repair_delay_s=1)), "c", "s")
 CLOSED_S, SILENT_S = PATIENCE_S[Door.CLOSED], PATIENCE_S[Door.SILENT]
 
 
@@ -107,6 +107,7 @@ class World:
         self.agents = {a.slot: a for a in known}
         self.node = SimpleNamespace(
             replica=SimpleNamespace(rules=True, state=SimpleNamespace(agents=self.agents)),
+            repairer=SimpleNamespace(progress=SimpleNamespace(lost=0)),
             unhosted={},
         )
         self.rehoster = Rehoster(IDENTITY, self.node, one_host=False)  # type: ignore[arg-type]
@@ -359,22 +360,23 @@ def test_a_node_that_is_cut_off_is_waited_for_while_no_other_is_free(
     assert ray.created == []
 
 
-def test_with_more_than_k_down_those_of_silent_hosts_are_waited_for(
+def test_while_stripes_are_lost_agents_of_silent_hosts_are_waited_for(
     ray: Ray, clock: list[float]
 ) -> None:
-    """They may hold what nobody else has; those whose raylets have ended do not."""
+    """They may have them; those whose raylets have ended do not."""
     silent, ended = RayNode("silent", "d", "10.0.0.4"), RayNode("ended", "e", "10.0.0.5")
     third = RayNode("third", "c", "10.0.0.3")
     ray.nodes = [silent, ended, SPARE, third]
     ray.doors = {"silent": Door.SILENT, "ended": Door.CLOSED}
     ray.rows = {0: running_on(silent), 1: running_on(ended)}
     world = World(agent(0, silent), agent(1, ended))
+    world.node.repairer.progress.lost = 1
     said = world.look_for(clock, SILENT_S + 1)
-    assert said[0] == TOO_MANY
+    assert said[0] == NEEDED
     assert ray.given_up == [1]
-    world.agents[1] = agent(1, SPARE, up=True)
+    world.node.repairer.progress.lost = 0
     world.look_for(clock, 1)
-    assert ray.given_up == [1, 0], "now it is only one"
+    assert ray.given_up == [1, 0]
 
 
 def test_a_node_that_answers_at_the_last_moment_keeps_its_agent(
