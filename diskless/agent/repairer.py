@@ -99,6 +99,7 @@ class Repairer:
         self._healed_until: dict[ShardName, float] = {}
         self._requests_seen = 0
         self._well: tuple[object, ...] | None = None
+        self._planned_without: frozenset[int] | None = None
         self._looked_s = 0.0
         self._room_again_s = 0.0
 
@@ -109,7 +110,7 @@ class Repairer:
     async def run(self) -> None:
         """Repairs until cancelled, from nothing that an earlier view has left."""
         self.progress = Progress(self._now_s)
-        self._well = None
+        self._well = self._planned_without = None
         self._unfit_until.clear()
         self._healed_until.clear()
         advanced = False
@@ -136,12 +137,19 @@ class Repairer:
         plan = await self._plan(cluster)
         self._looked_s = self._now_s()
         self._tell(plan)
+        self._planned_without = frozenset(cluster.gone)
         self._well = key if plan.is_empty else None
         if plan.rebuild:
             return await self._rebuild(plan.rebuild)
         if plan.reshape:
             return await self._reshape(plan.reshape)
         return False
+
+    def can_spare(self, slots: frozenset[int]) -> bool:
+        """Whether nothing is lost without these agents: they are exactly those that the last
+        look at all stripes took for gone, and no other is away."""
+        away = frozenset(slot for slot, agent in self._state.agents.items() if not agent.up)
+        return away == slots == self._planned_without and not self.progress.lost
 
     def damaged(self) -> frozenset[ShardName]:
         """Shards that their holders say are corrupt or missing, and should have."""

@@ -219,9 +219,10 @@ def vacant(identity: Identity, slots: Iterable[int]) -> list[int]:
     slots = list(slots)
     name = identity.settings.name
     doors = spread.knock(spread.registered_nodes())
-    for slot in slots:
-        if doors.get(home_of(row_of(name, slot))) is spread.Door.CLOSED:
-            give_up(name, slot)
+    rows = {slot: row_of(name, slot) for slot in slots}
+    ended = [slot for slot in slots if doors.get(home_of(rows[slot])) is spread.Door.CLOSED]
+    for slot in set(ended) - _ask_all_quietly(identity, ended).keys():
+        give_up(name, slot, rows[slot]["ActorID"])
     return [slot for slot in slots if find(name, slot) is None]
 
 
@@ -271,7 +272,8 @@ def row_of(name: str, slot: int) -> dict[str, Any]:
 
 def home_of(row: Mapping[str, Any]) -> str:
     """The id of the node that Ray has an actor on, or "" if it is on none."""
-    return str(row.get("Address", {}).get("NodeID", ""))
+    id_ = str(row.get("Address", {}).get("NodeID", ""))
+    return "" if id_ == ray.NodeID.nil().hex() else id_
 
 
 def _row(handle: Any) -> dict[str, Any]:
@@ -303,10 +305,10 @@ def kill(identity: Identity, victims: Iterable[Process], *, stay_dead: bool) -> 
             wait_nameless(identity.settings.name, victim.slot)
 
 
-def give_up(name: str, slot: int) -> None:
-    """Ray ends a slot's actor, wherever it got to, as soon as it can; its name is free."""
+def give_up(name: str, slot: int, actor: str) -> None:
+    """Ray ends that actor of a slot, wherever it got to, as soon as it can; its name is free."""
     handle = find(name, slot)
-    if handle is not None:
+    if handle is not None and handle._actor_id.hex() == actor:
         ray.kill(handle, no_restart=True)
         wait_nameless(name, slot)
 

@@ -53,6 +53,11 @@ def probe_nodes(nodes: Iterable[RayNode]) -> dict[RayNode, Probe]:
 def _probed(node: RayNode, answer: Any) -> Probe:
     try:
         probe: Probe = ray.get(answer, timeout=PROBE_TIMEOUT_S)
+    except ray.exceptions.GetTimeoutError as error:
+        ray.cancel(answer)
+        raise LaunchFailed(
+            f"Ray node {node.host} ran nothing within {PROBE_TIMEOUT_S:g} s"
+        ) from error
     except (ray.exceptions.RayError, ImportError, AttributeError) as error:
         raise LaunchFailed(
             f"diskless does not run on Ray node {node.host}: {last_line(error)}; "

@@ -129,7 +129,8 @@ def revive(
         states = agents.wait_serving(
             identity, slots, ready=lambda state: state.joined, progress=progress or _silent
         )
-        _wait_all_seen(identity, progress or _silent)
+        there = agents.reachable(identity, range(identity.settings.agents))
+        _wait_all_seen(identity, there, progress or _silent)
         return [states[slot] for slot in slots]
 
 
@@ -187,7 +188,7 @@ def _start_agents(known: Descriptor, advice: list[str], progress: Progress) -> S
     from diskless.launch import agents, spread
 
     nodes = spread.living_nodes()
-    one_host = seats.on_one_host(nodes)
+    one_host = seats.on_one_host(spread.registered_nodes())
     known = _with_ray(known, replace(record_of(known), one_host=one_host))
     identity = agents.identity_of(known)
     settings = identity.settings
@@ -201,7 +202,7 @@ def _start_agents(known: Descriptor, advice: list[str], progress: Progress) -> S
         progress=_silent,
     )
     agents.form(identity, founders)
-    states = _wait_all_seen(identity, progress)
+    states = _wait_all_seen(identity, range(settings.agents), progress)
     known = replace(known, gateways=[_peer(states[slot]) for slot in sorted(states)])
     descriptor.save(known)
     advice = advice + seats.advise(settings, [state.host for state in states.values()])
@@ -220,11 +221,12 @@ def _check_ray(name: str) -> list[str]:
     return probe.warnings_about(probe.probe_nodes(spread.living_nodes()))
 
 
-def _wait_all_seen(identity: "Identity", progress: Progress) -> dict[int, "AgentState"]:
-    """Every living agent sees every other: then each may take writes."""
+def _wait_all_seen(
+    identity: "Identity", slots: Sequence[int], progress: Progress
+) -> dict[int, "AgentState"]:
+    """Each of them sees as many as they are: then each may take writes."""
     from diskless.launch import agents
 
-    slots = agents.reachable(identity, range(identity.settings.agents))
     return agents.wait_serving(
         identity,
         slots,

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 import ray
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from diskless.launch.node import Node
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 INTERVAL_S = 1.0
 PATIENCE_S = 20.0
@@ -98,37 +99,48 @@ class Rehoster:
         self._node = node
         self._one_host = one_host
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rehoster")
-        self._unfit: dict[str, Unfit] = {}
-        self._forget_slots()
-
-    def _forget_slots(self) -> None:
-        self._node.unhosted = {}
         self._quiet = Quiet()
         self._starts: dict[int, Start] = {}
+        self._unfit: dict[str, Unfit] = {}
         self._ended: Counter[int] = Counter()
         """How often an actor of a slot was ended here, so that nobody else starts it again."""
+        self._complaint = ""
 
     async def run(self) -> None:
         """Looks after lost agents until cancelled."""
         try:
             while True:
                 await asyncio.sleep(INTERVAL_S)
-                case = self._case()
-                if case is None:
-                    self._forget_slots()
-                else:
-                    await self._look(case)
+                try:
+                    await self.look()
+                except Exception:  # else the agent, and what it holds, would end with this
+                    log.exception("agents not looked after")
         finally:
             self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def look(self) -> None:
+        """Once."""
+        agents = self._node.replica.state.agents
+        self._ended = Counter({s: n for s, n in self._ended.items() if not agents[s].up})
+        case = self._case()
+        if case is None:
+            self._node.unhosted = {}
+            self._starts = {}
+            self._quiet = Quiet()
+        else:
+            await self._look(case)
 
     def _case(self) -> Case | None:
         """Nothing unless this agent leads and there is somebody to look after."""
         if not self._node.replica.rules:
             return None
-        agents = dict(self._node.replica.state.agents)
+        gone = self._overdue()
+        return Case(agents=dict(self._node.replica.state.agents), overdue=gone) if gone else None
+
+    def _overdue(self) -> frozenset[int]:
         delay_s = self._identity.settings.tuning.repair_delay_s
-        gone = overdue(agents, now_ms=time.time_ns() // 1_000_000, delay_s=delay_s)
-        return Case(agents=agents, overdue=gone) if gone else None
+        now_ms = time.time_ns() // 1_000_000
+        return overdue(self._node.replica.state.agents, now_ms=now_ms, delay_s=delay_s)
 
     async def _look(self, case: Case) -> None:
         """Ray may take its time, or never answer: then that is what there is to say."""
@@ -148,17 +160,19 @@ class Rehoster:
             ray_link.check_listening(ray_link.address_of(ray))
             return self._act(case)
         except (DisklessError, ray.exceptions.RayError, TimeoutError, ConnectionError) as error:
-            log.warning("agents not looked after error=%s", error)
+            if str(error) != self._complaint:
+                log.warning("agents not looked after error=%s", error)
+            self._complaint = str(error)
             return dict.fromkeys(sorted(case.overdue), RAY_SILENT)
         except Exception:  # the edge of a thread; tried again in a moment
             log.exception("agents not looked after")
             return {}
 
     def _act(self, case: Case) -> dict[int, str]:
-        self._ended = Counter({s: n for s, n in self._ended.items() if s in case.overdue})
-        case = case.without_homes(self._ended)
+        case = case.without_homes(self._ended.keys() & case.overdue)
         registered = spread.registered_nodes()
-        doors = spread.knock(registered)
+        heard = {agent.node for agent in case.agents.values() if agent.up}
+        doors = spread.knock(registered, heard=heard)
         gone = self._quiet.look(doors, now_s=time.monotonic())
         needed = self._needed(gone, doors)
         gone -= needed
@@ -179,6 +193,7 @@ class Rehoster:
         said |= {s: NEEDED for s in case.overdue if case.agents[s].node in needed}
         for slot, node in plan.moves.items():
             said[slot] = self._begin(slot, node, case, gone)
+        self._forget({id_ for id_ in gone if doors[id_] is Door.CLOSED})
         for slot, node in under_way.items():
             if node is not None and case.agents[slot].node not in by_id:
                 said[slot] = f"begins again on {node.host}"
@@ -186,9 +201,12 @@ class Rehoster:
 
     def _needed(self, gone: Collection[str], doors: Mapping[str, Door]) -> set[str]:
         """Nodes that may come back with what the agents that are up do not have."""
-        if not self._node.repairer.progress.lost:
-            return set()
-        return {id_ for id_ in gone if doors[id_] is Door.SILENT}
+        silent = {id_ for id_ in gone if doors[id_] is Door.SILENT}
+        return set() if not silent or self._on_loop(self._can_spare) else silent
+
+    def _can_spare(self) -> bool:
+        """Whether nothing is lost without the agents that are down."""
+        return self._node.repairer.can_spare(self._overdue())
 
     def _passed(self, nodes: Collection[str]) -> dict[str, Unfit]:
         """The nodes that are passed over for now."""
@@ -220,9 +238,9 @@ class Rehoster:
         start = self._starts.get(slot)
         if start is None or start.actor != actor:
             return Start(actor, now_s)
-        patience_s = min(JOIN_S_MIN * 2.0 ** self._ended[slot], JOIN_S_MAX)
+        patience_s = _doubled(JOIN_S_MIN, self._ended[slot], JOIN_S_MAX)
         if now_s - start.since_s > patience_s and self._is_down(case.agents[slot]):
-            self._end(slot)
+            self._end(slot, actor)
             if node is not None:
                 self._pass_over(node, f"it did not join within {patience_s:g} s")
         return start
@@ -242,10 +260,10 @@ class Rehoster:
 
         return self._on_loop(is_down)
 
-    def _on_loop(self, question: Callable[[], bool]) -> bool:
+    def _on_loop(self, question: Callable[[], T]) -> T:
         """The answer from where the state changes, and not while it does."""
 
-        async def answer() -> bool:
+        async def answer() -> T:
             return question()
 
         return asyncio.run_coroutine_threadsafe(answer(), self._loop).result(ANSWER_S)
@@ -254,7 +272,7 @@ class Rehoster:
         """What there is to say of it."""
         before = self._unfit.get(node.id)
         failures = before.failures if before else 0
-        until_s = time.monotonic() + min(UNFIT_S_MIN * 2.0**failures, UNFIT_S_MAX)
+        until_s = time.monotonic() + _doubled(UNFIT_S_MIN, failures, UNFIT_S_MAX)
         said = f"does not start on {node.host}: {why}"
         self._unfit[node.id] = Unfit(failures + 1, until_s, said)
         return said
@@ -281,36 +299,52 @@ class Rehoster:
         return f"begins again on {node.host}"
 
     def _clear_way(self, slot: int, case: Case, gone: Collection[str]) -> bool:
-        """Ends what Ray has on a node that is gone; False if the agent, or the node, is back."""
+        """Ends what Ray has on a node that is gone; False if that should not be any more."""
         from diskless.launch import agents
 
-        home = agents.home_of(agents.row_of(self._identity.settings.name, slot))
-        doors = spread.knock(spread.registered_nodes()) if home in gone else {}
-        if doors.get(home) is Door.OPEN or not self._is_down(case.agents[slot]):
-            return False
-        if home in gone:
-            self._end(slot)
-        if doors.get(home) is Door.CLOSED:
-            self._forget(home)
-        return True
+        row = agents.row_of(self._identity.settings.name, slot)
+        home = agents.home_of(row)
+        if home not in gone:
+            return self._is_down(case.agents[slot])
+        door = spread.knock(spread.registered_nodes()).get(home)
+        may_end = (
+            door is not Door.OPEN
+            and (door is not Door.SILENT or self._on_loop(self._can_spare))
+            and self._is_down(case.agents[slot])
+        )
+        if may_end:
+            self._end(slot, row["ActorID"])
+        return may_end
 
-    def _end(self, slot: int) -> None:
+    def _end(self, slot: int, actor: str) -> None:
         from diskless.launch import agents
 
-        log.warning("given up slot=%s", slot_name(slot))
+        log.warning("given up slot=%s actor=%s", slot_name(slot), actor)
         self._ended[slot] += 1
-        agents.give_up(self._identity.settings.name, slot)
+        agents.give_up(self._identity.settings.name, slot, actor)
 
-    def _forget(self, node: str) -> None:
-        """Has Ray take a node for dead whose raylet has ended, where Ray does not do so by
-        itself; unless an agent there is heard, so that it cannot have ended."""
+    def _forget(self, nodes: Collection[str]) -> None:
+        """Has Ray take nodes for dead whose raylets have ended, where it does not do so itself:
+        not while it has an actor there, which it would restart on any node that is alive to it,
+        nor if an agent there is heard, so that the raylet cannot have ended."""
+        from diskless.launch import agents
 
-        def is_empty() -> bool:
-            agents = self._node.replica.state.agents.values()
-            return not any(agent.up and agent.node == node for agent in agents)
+        if not nodes or private_ray.NODE_PATIENCE not in os.environ:
+            return
 
-        if private_ray.NODE_PATIENCE in os.environ and self._on_loop(is_empty):
+        def used() -> set[str]:
+            known = self._node.replica.state.agents
+            return {agent.node for agent in known.values() if agent.up}
+
+        name = self._identity.settings.name
+        slots = list(self._node.replica.state.agents)
+        homes = {agents.home_of(agents.row_of(name, slot)) for slot in slots}
+        for node in set(nodes) - homes - self._on_loop(used):
             try:
                 spread.forget(node)
             except Unavailable as error:
                 log.warning("node not given up node=%s error=%s", node, error)
+
+
+def _doubled(first_s: float, times: int, most_s: float) -> float:
+    return min(first_s * 2 ** min(times, 16), most_s)

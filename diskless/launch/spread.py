@@ -10,7 +10,7 @@ for as long as it takes, so its control store is asked directly, with a deadline
 """
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, auto
 from typing import Any
@@ -84,14 +84,15 @@ def _ask(method: str, request: Any) -> Any:
             raise Unavailable(f"Ray at {address}: {method}: {error.details()}") from error
 
 
-def knock(nodes: Sequence[RayNode]) -> dict[str, Door]:
-    """Whether their raylets answer; all are asked at once."""
+def knock(nodes: Sequence[RayNode], *, heard: Collection[str] = ()) -> dict[str, Door]:
+    """Whether their raylets answer; all are asked at once, except those that were heard."""
     newest: dict[tuple[str, int], RayNode] = {}
     for node in sorted(nodes, key=lambda node: node.started_ms):
         newest[node.address, node.port] = node
-    asked = list(newest.values())
+    answers = {node: Door.OPEN for node in newest.values() if node.id in heard}
+    asked = [node for node in newest.values() if node not in answers]
     with ThreadPoolExecutor(max(len(asked), 1)) as threads:
-        answers = dict(zip(asked, threads.map(_knock, asked), strict=True))
+        answers |= zip(asked, threads.map(_knock, asked), strict=True)
     return {node.id: answers.get(node, Door.CLOSED) for node in nodes}
 
 

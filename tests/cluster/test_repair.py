@@ -85,6 +85,46 @@ def lose(cluster: LocalCluster, *slots: int) -> None:
     cluster.revive(*slots)
 
 
+# What can be spared
+
+
+@pytest.mark.parametrize("lost", [(3, 5), (3, 4, 5)], ids=["k", "k+1"])
+def test_agents_can_be_spared_if_nothing_is_lost_without_them_and_that_was_looked_at(
+    start: StartCluster, connect: Connect, lost: tuple[int, ...]
+) -> None:
+    cluster = start(tuning=replace(SMALL, repair_delay_s=0.5))
+    load(connect(cluster))
+
+    def spared(*slots: int) -> bool:
+        node = leader(cluster)
+        return on_loop(cluster, lambda: node.repairer.can_spare(frozenset(slots)))
+
+    def look() -> int:
+        """Without repairing anything."""
+        repairer = leader(cluster).repairer
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(repairer, "_rebuild", _nothing)
+            patch.setattr(repairer, "_reshape", _nothing)
+            cluster.run(repairer.repair())
+        return repairer.progress.lost
+
+    look()
+    assert spared()
+    kill(cluster, *lost)
+    look()
+    assert not spared(), "they may come back"
+    assert not spared(*lost), "they may come back"
+    eventually(lambda: on_loop(cluster, lambda: leader(cluster).repairer._look().gone))
+    assert not spared(*lost), "nobody has looked since"
+    eventually(lambda: look() or spared(*lost))
+    assert spared(*lost) == (len(lost) <= K)
+    assert not spared(3)
+
+
+async def _nothing(*_: object) -> bool:
+    return False
+
+
 # Every pair
 
 

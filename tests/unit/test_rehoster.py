@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from itertools import pairwise
 from types import SimpleNamespace
@@ -66,9 +67,10 @@ class Ray:
         monkeypatch.setattr(agents, "create", self._create)
         monkeypatch.setattr(agents, "give_up", self._give_up)
 
-    def _knock(self, nodes: list[RayNode]) -> dict[str, Door]:
+    def _knock(self, nodes: list[RayNode], *, heard: Collection[str] = ()) -> dict[str, Door]:
         self.while_knocking()
-        return {node.id: self.doors.get(node.id, Door.OPEN) for node in nodes}
+        shut = {id_: door for id_, door in self.doors.items() if id_ not in heard}
+        return {node.id: shut.get(node.id, Door.OPEN) for node in nodes}
 
     def _forget(self, id_: str) -> None:
         """What GCS does, as tests/hosts sees it."""
@@ -78,9 +80,9 @@ class Ray:
         self.forgotten.append(id_)
         self.nodes = [node for node in self.nodes if node.id != id_]
 
-    def _give_up(self, _: str, slot: int) -> None:
+    def _give_up(self, _: str, slot: int, actor: str) -> None:
+        assert self.rows.pop(slot)["ActorID"] == actor
         self.given_up.append(slot)
-        self.rows.pop(slot, None)
 
     def _create(
         self, _: Identity, chosen: dict[int, RayNode], *, seeds: dict[int, str], **__: Any
@@ -105,20 +107,17 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
 class World:
     def __init__(self, *known: AgentInfo) -> None:
         self.agents = {a.slot: a for a in known}
+        self.spare = {0, 1}
+        """Nothing is lost without these."""
         self.node = SimpleNamespace(
             replica=SimpleNamespace(rules=True, state=SimpleNamespace(agents=self.agents)),
-            repairer=SimpleNamespace(progress=SimpleNamespace(lost=0)),
+            repairer=SimpleNamespace(can_spare=lambda slots: slots <= self.spare),
             unhosted={},
         )
         self.rehoster = Rehoster(IDENTITY, self.node, one_host=False)  # type: ignore[arg-type]
 
     def look(self) -> dict[int, str]:
-        async def run() -> None:
-            case = self.rehoster._case()
-            assert case is not None
-            await self.rehoster._look(case)
-
-        asyncio.run(run())
+        asyncio.run(self.rehoster.look())
         return dict(self.node.unhosted)
 
     def look_for(self, clock: list[float], duration_s: float) -> dict[int, str]:
@@ -328,21 +327,44 @@ def test_a_node_that_does_not_answer_for_long_is_given_up_for_one_that_is_free(
     )
 
 
-@pytest.mark.parametrize("why", ["a neighbour is heard", "Ray decides by itself"])
+@pytest.mark.parametrize("why", ["a neighbour was heard", "Ray decides by itself"])
 def test_a_node_is_not_taken_for_dead_by_all_of_ray_without_need(
     ray: Ray, clock: list[float], monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    third = RayNode("third", "c", "10.0.0.3")
-    ray.nodes, ray.doors = [GONE, SPARE, third], {"gone": Door.CLOSED}
-    ray.rows = {0: running_on(GONE)}
+    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.CLOSED}, {0: running_on(GONE)}
     world = World(agent(0))
-    if why == "a neighbour is heard":
-        world.agents[1] = agent(1, GONE, up=True)
+    if why == "a neighbour was heard":
+        ray.while_probing = lambda: world.agents.update({1: agent(1, GONE, up=True)})
     else:
         monkeypatch.delenv(NODE_PATIENCE)
     world.look_for(clock, CLOSED_S)
     assert ray.given_up == [0]
     assert ray.created
+    assert not ray.forgotten
+
+
+def test_a_node_where_an_agent_is_heard_is_there_whatever_its_raylet_says(
+    ray: Ray, clock: list[float]
+) -> None:
+    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.CLOSED}, {0: running_on(GONE)}
+    world = World(agent(0), agent(1, GONE, up=True))
+    assert world.look_for(clock, SILENT_S) == {}
+    assert not ray.given_up
+
+
+def test_a_dead_node_that_had_no_agent_is_forgotten_too(ray: Ray, clock: list[float]) -> None:
+    mute = RayNode("mute", "c", "10.0.0.3")
+    ray.nodes, ray.doors = [mute], {"mute": Door.CLOSED}
+    World(agent(0)).look_for(clock, CLOSED_S)
+    assert ray.forgotten == ["mute"]
+
+
+def test_a_dead_node_is_not_forgotten_while_ray_has_an_agent_there(
+    ray: Ray, clock: list[float]
+) -> None:
+    """With no other free it stays; Ray would restart it anywhere."""
+    ray.nodes, ray.doors, ray.rows = [GONE], {"gone": Door.CLOSED}, {0: running_on(GONE)}
+    assert World(agent(0)).look_for(clock, 2 * CLOSED_S) == {0: NO_NODE}
     assert not ray.forgotten
 
 
@@ -370,13 +392,25 @@ def test_while_stripes_are_lost_agents_of_silent_hosts_are_waited_for(
     ray.doors = {"silent": Door.SILENT, "ended": Door.CLOSED}
     ray.rows = {0: running_on(silent), 1: running_on(ended)}
     world = World(agent(0, silent), agent(1, ended))
-    world.node.repairer.progress.lost = 1
+    world.spare = set()
     said = world.look_for(clock, SILENT_S + 1)
     assert said[0] == NEEDED
     assert ray.given_up == [1]
-    world.node.repairer.progress.lost = 0
+    world.spare = {0, 1}
     world.look_for(clock, 1)
     assert ray.given_up == [1, 0]
+
+
+def test_an_agent_that_is_needed_at_the_last_moment_is_not_ended(
+    ray: Ray, clock: list[float]
+) -> None:
+    """Another one has crashed while Ray took its time."""
+    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.SILENT}, {0: running_on(GONE)}
+    world = World(agent(0))
+    ray.while_probing = world.spare.clear
+    world.look_for(clock, SILENT_S)
+    assert not ray.given_up
+    assert ray.created == []
 
 
 def test_a_node_that_answers_at_the_last_moment_keeps_its_agent(
@@ -417,24 +451,63 @@ def test_a_free_node_that_does_not_answer_is_not_chosen(ray: Ray, clock: list[fl
         assert ray.created == [(0, "spare")]
 
 
-def test_when_all_are_well_what_was_seen_is_forgotten(
-    ray: Ray, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rehoster, "INTERVAL_S", 0.001)
+def test_when_all_are_well_what_was_seen_is_forgotten(ray: Ray, clock: list[float]) -> None:
     ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.SILENT}, {0: running_on(GONE)}
-    world = World(agent(0), agent(1))
-    world.look_for(clock, SILENT_S - 1)
-    down = dict(world.agents)
-    world.agents.update({s: msgspec.structs.replace(a, up=True) for s, a in down.items()})
+    world = World(agent(0))
+    for _ in range(3):
+        world.look_for(clock, SILENT_S - 2)
+        world.agents[0] = msgspec.structs.replace(world.agents[0], up=True)
+        assert world.look() == {}
+        world.agents[0] = agent(0)
+    assert not ray.given_up
 
-    async def well_for_a_while() -> None:
+
+def test_what_was_ended_is_remembered_while_somebody_else_may_lead(
+    ray: Ray, clock: list[float]
+) -> None:
+    """Nobody else starts it, if its old node is back: it would look ended on purpose."""
+    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.SILENT}, {0: running_on(GONE)}
+    world = World(agent(0))
+    world.look_for(clock, SILENT_S)
+    world.node.replica.rules = False
+    world.look()
+    world.node.replica.rules = True
+    ray.doors, ray.created = {}, []
+    world.look()
+    assert ray.created
+
+
+def test_a_node_that_goes_on_failing_for_months_stops_nothing(ray: Ray, clock: list[float]) -> None:
+    def fails() -> None:
+        raise LaunchFailed("diskless is not installed")
+
+    ray.while_probing = fails
+    world = World(agent(0))
+    for _ in range(1100):
+        assert "not installed" in world.look()[0]
+        clock[0] += 121
+
+
+def test_a_fault_in_looking_ends_nothing_but_the_look(
+    ray: Ray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent would end with it, and all that it holds."""
+    monkeypatch.setattr(rehoster, "INTERVAL_S", 0.001)
+    world = World(agent(0))
+    looks = []
+
+    async def fails(_: object) -> None:
+        looks.append(1)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(world.rehoster, "_look", fails)
+
+    async def run() -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(world.rehoster.run(), 0.1)
+            await asyncio.wait_for(world.rehoster.run(), 0.2)
 
-    asyncio.run(well_for_a_while())
-    assert world.node.unhosted == {}
-    assert not world.rehoster._starts
-    assert not world.rehoster._quiet._silences
+    asyncio.run(run())
+    assert len(looks) > 1
 
 
 def test_while_ray_takes_its_time_status_says_so(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:

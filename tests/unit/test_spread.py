@@ -98,6 +98,14 @@ def test_only_the_newest_of_those_at_one_address_and_port_can_have_answered(
     }
 
 
+def test_one_that_was_heard_is_not_asked_and_a_dead_one_in_its_place_is_still_dead(
+    listener: socket.socket,
+) -> None:
+    port = port_of(listener)  # which would not answer
+    old, new = at("old", port, started_ms=1), at("new", port, started_ms=2)
+    assert knock([old, new], heard={"new"}) == {"old": Door.CLOSED, "new": Door.OPEN}
+
+
 def test_only_what_answers_is_taken_for_alive(
     raylet: tuple[int, Health], listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
