@@ -477,6 +477,18 @@ def test_what_was_ended_is_remembered_while_somebody_else_may_lead(
     assert ray.created
 
 
+def test_one_that_came_back_may_be_ended_on_purpose_later(ray: Ray, clock: list[float]) -> None:
+    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.SILENT}, {0: running_on(GONE)}
+    world = World(agent(0))
+    world.look_for(clock, SILENT_S)
+    world.agents[0] = agent(0, SPARE, up=True)
+    world.look()
+    world.agents[0] = agent(0, SPARE)
+    ray.created = []
+    assert world.look_for(clock, 10) == {}
+    assert ray.created == []
+
+
 def test_a_node_that_goes_on_failing_for_months_stops_nothing(ray: Ray, clock: list[float]) -> None:
     def fails() -> None:
         raise LaunchFailed("diskless is not installed")
