@@ -105,6 +105,7 @@ class Rehoster:
         self._ended: Counter[int] = Counter()
         """How often an actor of a slot was ended here, so that nobody else starts it again."""
         self._complaint = ""
+        self._loop: asyncio.AbstractEventLoop
 
     async def run(self) -> None:
         """Looks after lost agents until cancelled."""
@@ -158,7 +159,7 @@ class Rehoster:
             # Ray ends a process that waits for it in vain for too long: so it is not asked
             # while nothing listens there.
             ray_link.check_listening(ray_link.address_of(ray))
-            return self._act(case)
+            said = self._act(case)
         except (DisklessError, ray.exceptions.RayError, TimeoutError, ConnectionError) as error:
             if str(error) != self._complaint:
                 log.warning("agents not looked after error=%s", error)
@@ -167,6 +168,8 @@ class Rehoster:
         except Exception:  # the edge of a thread; tried again in a moment
             log.exception("agents not looked after")
             return {}
+        self._complaint = ""
+        return said
 
     def _act(self, case: Case) -> dict[int, str]:
         case = case.without_homes(self._ended.keys() & case.overdue)
