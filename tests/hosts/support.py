@@ -99,13 +99,15 @@ class Site:
         )
 
     def diskless(self, number: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """The command line on a host, with what it needs to speak to Ray there."""
+        return self.python(number, "-m", "diskless.cli", "--cluster", NAME, *arguments)
+
+    def python(self, number: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """On a host, with what it needs to speak to Ray there."""
         launch = self.host(number).launch("env")
         exports, _ = launch.communicate(timeout=END_TIMEOUT_S)
         assert launch.returncode == 0, exports
         env = [line.removeprefix("export ") for line in exports.splitlines()]
-        program = (sys.executable, "-m", "diskless.cli", "--cluster", NAME)
-        return self.run(number, "env", *env, *program, *arguments)
+        return self.run(number, "env", *env, sys.executable, *arguments)
 
     # The cluster's own view, asked over the bridge.
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from cluster.hosts import RAY_PORT
 from diskless.client import connect
 from diskless.client.descriptor import HOME_VARIABLE
 from diskless.config import MIB
@@ -68,3 +69,13 @@ def test_it_gets_the_agent_of_one_that_is_cut_off_and_that_one_is_free_when_it_i
         assert client.read("/kept") == DATA
     four.back(free)  # It is free again, and does not disturb anybody.
     assert set(homes(four)) == set(before)
+    assert nodes_of_ray(four) == 4, "a node that is dead is listed as alive"
+
+
+def nodes_of_ray(site: Site) -> int:
+    """How many Ray takes for alive."""
+    address = f"{site.hosts.head.address}:{RAY_PORT}"
+    ask = f"import ray; ray.init('{address}', logging_level='error', log_to_driver=False); "
+    told = site.python(1, "-c", ask + "print(sum(node['Alive'] for node in ray.nodes()))")
+    assert told.returncode == 0, told.stderr
+    return int(told.stdout.split()[-1])

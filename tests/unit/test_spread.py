@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from ray.core.generated import gcs_pb2, gcs_service_pb2
 
 from diskless.errors import Unavailable
 from diskless.launch import ray_link, spread
@@ -19,9 +20,14 @@ class Health(grpc.GenericRpcHandler):
 
     def __init__(self, answer: bytes) -> None:
         self.answer = answer
+        self.asked: list[bytes] = []
 
     def service(self, _: Any) -> Any:
-        return grpc.unary_unary_rpc_method_handler(lambda *_: self.answer)
+        return grpc.unary_unary_rpc_method_handler(self._reply)
+
+    def _reply(self, request: bytes, _: Any) -> bytes:
+        self.asked.append(request)
+        return self.answer
 
 
 @pytest.fixture
@@ -112,6 +118,27 @@ def test_only_what_answers_is_taken_for_alive(
     there, silent = at("there", raylet[0]), at("silent", port_of(listener))
     monkeypatch.setattr(spread, "registered_nodes", lambda: [there, silent])
     assert living_nodes() == [there]
+
+
+def test_the_control_store_is_asked_for_living_nodes_and_told_of_a_dead_one_by_its_id(
+    raylet: tuple[int, Health], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, store = raylet
+    monkeypatch.setattr(ray_link, "address_of", lambda _: f"127.0.0.1:{port}")
+    there = gcs_pb2.GcsNodeInfo(
+        node_id=bytes(28), node_manager_hostname="h", node_manager_address="127.0.0.1",
+        node_manager_port=7, start_time_ms=9,
+    )  # fmt: skip
+    store.answer = gcs_service_pb2.GetAllNodeInfoReply(node_info_list=[there]).SerializeToString()
+    assert spread.registered_nodes() == [RayNode("00" * 28, "h", "127.0.0.1", 7, 9)]
+    asked = gcs_service_pb2.GetAllNodeInfoRequest.FromString(store.asked[-1])
+    assert asked.HasField("state_filter")
+    assert asked.state_filter == gcs_pb2.GcsNodeInfo.ALIVE
+
+    store.answer = b""
+    spread.forget("ab" * 28)
+    told = gcs_service_pb2.UnregisterNodeRequest.FromString(store.asked[-1])
+    assert told.node_id == b"\xab" * 28
 
 
 @pytest.mark.parametrize("ask", [spread.registered_nodes, lambda: spread.forget("00")])
