@@ -289,7 +289,7 @@ def test_repacking_leaves_files_that_change_meanwhile_alone(
     assert {path: client.read(path) for path in kept} == {path: files[path] for path in kept}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_after_churn_stored_bytes_stay_within_bounds(
     start: StartCluster, connect: Connect, seed: int
 ) -> None:

@@ -21,7 +21,9 @@ def run_batch(first: int, count: int, story: str | None = None) -> None:
         assert outcome.violation is None, f"{outcome.violation}\nreplay: {again}"
 
 
-@pytest.mark.parametrize("batch", range(12))
+@pytest.mark.parametrize(
+    "batch", [*range(8), *(pytest.param(n, marks=pytest.mark.slow) for n in range(8, 12))]
+)
 def test_no_schedule_breaks_a_promise(batch: int) -> None:
     run_batch(batch * BATCH, BATCH)
 
