@@ -296,7 +296,9 @@ def kill(identity: Identity, victims: Iterable[Process], *, stay_dead: bool) -> 
             if handle is not None:
                 ray.kill(handle, no_restart=True)
     if len(ray.wait(away, num_returns=len(away), timeout=END_TIMEOUT_S)[0]) < len(away):
-        raise LaunchFailed(f"agents on other hosts did not end within {END_TIMEOUT_S:g} s")
+        raise LaunchFailed(
+            f"agents on other hosts did not end within {END_TIMEOUT_S:g} s: run it again"
+        )
     ray.get(away)
     for victim in victims:
         if victim.node.here:

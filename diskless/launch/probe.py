@@ -56,7 +56,8 @@ def _probed(node: RayNode, answer: Any) -> Probe:
     except ray.exceptions.GetTimeoutError as error:
         ray.cancel(answer)
         raise LaunchFailed(
-            f"Ray node {node.host} ran nothing within {PROBE_TIMEOUT_S:g} s"
+            f"Ray node {node.host} ran nothing within {PROBE_TIMEOUT_S:g} s: look at its "
+            "raylet's log, or end it (`ray stop` there) and try again"
         ) from error
     except (ray.exceptions.RayError, ImportError, AttributeError) as error:
         raise LaunchFailed(

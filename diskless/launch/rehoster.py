@@ -174,8 +174,7 @@ class Rehoster:
     def _act(self, case: Case) -> dict[int, str]:
         case = case.without_homes(self._ended.keys() & case.overdue)
         registered = spread.registered_nodes()
-        heard = {agent.node for agent in case.agents.values() if agent.up}
-        doors = spread.knock(registered, heard=heard)
+        doors = spread.knock(registered, heard=self._on_loop(self._heard))
         gone = self._quiet.look(doors, now_s=time.monotonic())
         needed = self._needed(gone, doors)
         gone -= needed
@@ -201,6 +200,11 @@ class Rehoster:
             if node is not None and case.agents[slot].node not in by_id:
                 said[slot] = f"begins again on {node.host}"
         return dict(sorted(said.items()))
+
+    def _heard(self) -> set[str]:
+        """The nodes of agents that are up."""
+        agents = self._node.replica.state.agents.values()
+        return {agent.node for agent in agents if agent.up}
 
     def _needed(self, gone: Collection[str], doors: Mapping[str, Door]) -> set[str]:
         """Nodes that may come back with what the agents that are up do not have."""
@@ -334,15 +338,10 @@ class Rehoster:
 
         if not nodes or private_ray.NODE_PATIENCE not in os.environ:
             return
-
-        def used() -> set[str]:
-            known = self._node.replica.state.agents
-            return {agent.node for agent in known.values() if agent.up}
-
         name = self._identity.settings.name
         slots = list(self._node.replica.state.agents)
         homes = {agents.home_of(agents.row_of(name, slot)) for slot in slots}
-        for node in set(nodes) - homes - self._on_loop(used):
+        for node in set(nodes) - homes - self._on_loop(self._heard):
             try:
                 spread.forget(node)
             except Unavailable as error:

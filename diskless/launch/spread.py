@@ -81,7 +81,10 @@ def _ask(method: str, request: Any) -> Any:
         try:
             return getattr(stub, method)(request, timeout=ASK_TIMEOUT_S)
         except grpc.RpcError as error:
-            raise Unavailable(f"Ray at {address}: {method}: {error.details()}") from error
+            raise Unavailable(
+                f"Ray's control store at {address} did not answer {method} ({error.details()}): "
+                "see whether its head runs and can be reached, and try again"
+            ) from error
 
 
 def knock(nodes: Sequence[RayNode], *, heard: Collection[str] = ()) -> dict[str, Door]:

@@ -11,7 +11,7 @@ from diskless.launch.local import LocalCluster
 from diskless.launch.node import Node
 from diskless.model import Place
 from tests.conftest import Connect, StartCluster
-from tests.support import STRIPED, content, eventually, on_loop, wait_until_down
+from tests.support import STRIPED, content, eventually, leader, on_loop, wait_until_down
 
 FIRST, LATER = content(3 * MIB, "first"), content(3 * MIB, "later")
 
@@ -66,6 +66,23 @@ def test_an_old_life_that_returns_changes_nothing(
             assert not old.replica.leads
         assert client.read("/a") == LATER
         assert all(client.read(f"/after-{number}") == LATER for number in range(5))
+    finally:
+        cluster.run(old.stop())
+
+
+def test_a_leader_that_is_cut_off_leads_on_and_knows_that_it_may_decide_nothing(
+    start: StartCluster,
+) -> None:
+    """Else it would give up agents that the majority hears."""
+    cluster = start()
+    assert on_loop(cluster, lambda: cluster.nodes[0].replica.rules)
+    assert not on_loop(cluster, lambda: cluster.nodes[1].replica.rules)
+    old = cut_off(cluster, 0)
+    try:
+        eventually(lambda: on_loop(cluster, lambda: not old.replica.rules))
+        assert old.replica.leads, "nobody can tell it otherwise"
+        new = leader(cluster)
+        eventually(lambda: on_loop(cluster, lambda: new.replica.rules))
     finally:
         cluster.run(old.stop())
 

@@ -42,6 +42,11 @@ def agent(slot: int, node: RayNode = GONE, *, up: bool = False) -> AgentInfo:
     )  # fmt: skip
 
 
+def running_on(node: RayNode | None) -> dict[str, Any]:
+    """As Ray describes an actor."""
+    return {"ActorID": "first", "Address": {"NodeID": node.id if node else ""}}
+
+
 class Ray:
     """What is asked of it, and what it answers."""
 
@@ -66,6 +71,10 @@ class Ray:
         monkeypatch.setattr(probe, "probe_nodes", lambda _: self.while_probing())
         monkeypatch.setattr(agents, "create", self._create)
         monkeypatch.setattr(agents, "give_up", self._give_up)
+
+    def lose_node(self, door: Door) -> None:
+        """Of slot 0; there is a spare one."""
+        self.nodes, self.doors, self.rows = [GONE, SPARE], {"gone": door}, {0: running_on(GONE)}
 
     def _knock(self, nodes: list[RayNode], *, heard: Collection[str] = ()) -> dict[str, Door]:
         self.while_knocking()
@@ -220,11 +229,6 @@ def test_a_node_that_failed_once_is_soon_tried_again_and_one_that_goes_on_failin
     assert set(pauses[6:]) == {120}
 
 
-def running_on(node: RayNode | None) -> dict[str, Any]:
-    """As Ray describes an actor."""
-    return {"ActorID": "first", "Address": {"NodeID": node.id if node else ""}}
-
-
 # One that begins and does not join.
 
 
@@ -296,14 +300,19 @@ def test_one_that_ray_restarts_where_it_was_is_rays(ray: Ray, clock: list[float]
     assert not ray.given_up
 
 
+@pytest.mark.parametrize("flicker", [False, True], ids=["", "it may have been deposed meanwhile"])
 def test_one_that_was_ended_begins_again_also_if_its_old_node_is_back(
-    ray: Ray, clock: list[float]
+    ray: Ray, clock: list[float], flicker: bool
 ) -> None:
-    """Its actor is gone, and nobody else would start it."""
-    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.SILENT}, {0: running_on(GONE)}
+    """Its actor is gone, and nobody else would start it: it looks ended on purpose."""
+    ray.lose_node(Door.SILENT)
     world = World(agent(0))
     world.look_for(clock, SILENT_S)
     assert ray.created == [(0, "spare")]
+    if flicker:
+        world.node.replica.rules = False
+        world.look()
+        world.node.replica.rules = True
     ray.doors, ray.created = {}, []
     assert world.look() == {0: f"begins again on {GONE.host}"}, "the first of two that are free"
 
@@ -315,7 +324,7 @@ def test_one_that_was_ended_begins_again_also_if_its_old_node_is_back(
 def test_a_node_that_does_not_answer_for_long_is_given_up_for_one_that_is_free(
     ray: Ray, clock: list[float], door: Door, patience_s: float
 ) -> None:
-    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": door}, {0: running_on(GONE)}
+    ray.lose_node(door)
     world = World(agent(0))
     assert world.look_for(clock, patience_s - 1) == {}
     assert not ray.given_up
@@ -331,7 +340,7 @@ def test_a_node_that_does_not_answer_for_long_is_given_up_for_one_that_is_free(
 def test_a_node_is_not_taken_for_dead_by_all_of_ray_without_need(
     ray: Ray, clock: list[float], monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.CLOSED}, {0: running_on(GONE)}
+    ray.lose_node(Door.CLOSED)
     world = World(agent(0))
     if why == "a neighbour was heard":
         ray.while_probing = lambda: world.agents.update({1: agent(1, GONE, up=True)})
@@ -346,7 +355,7 @@ def test_a_node_is_not_taken_for_dead_by_all_of_ray_without_need(
 def test_a_node_where_an_agent_is_heard_is_there_whatever_its_raylet_says(
     ray: Ray, clock: list[float]
 ) -> None:
-    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.CLOSED}, {0: running_on(GONE)}
+    ray.lose_node(Door.CLOSED)
     world = World(agent(0), agent(1, GONE, up=True))
     assert world.look_for(clock, SILENT_S) == {}
     assert not ray.given_up
@@ -405,7 +414,7 @@ def test_an_agent_that_is_needed_at_the_last_moment_is_not_ended(
     ray: Ray, clock: list[float]
 ) -> None:
     """Another one has crashed while Ray took its time."""
-    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.SILENT}, {0: running_on(GONE)}
+    ray.lose_node(Door.SILENT)
     world = World(agent(0))
     ray.while_probing = world.spare.clear
     world.look_for(clock, SILENT_S)
@@ -416,7 +425,7 @@ def test_an_agent_that_is_needed_at_the_last_moment_is_not_ended(
 def test_a_node_that_answers_at_the_last_moment_keeps_its_agent(
     ray: Ray, clock: list[float]
 ) -> None:
-    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.SILENT}, {0: running_on(GONE)}
+    ray.lose_node(Door.SILENT)
     world = World(agent(0))
     world.look_for(clock, SILENT_S - 1)
     clock[0] += 1
@@ -452,7 +461,7 @@ def test_a_free_node_that_does_not_answer_is_not_chosen(ray: Ray, clock: list[fl
 
 
 def test_when_all_are_well_what_was_seen_is_forgotten(ray: Ray, clock: list[float]) -> None:
-    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.SILENT}, {0: running_on(GONE)}
+    ray.lose_node(Door.SILENT)
     world = World(agent(0))
     for _ in range(3):
         world.look_for(clock, SILENT_S - 2)
@@ -462,23 +471,8 @@ def test_when_all_are_well_what_was_seen_is_forgotten(ray: Ray, clock: list[floa
     assert not ray.given_up
 
 
-def test_what_was_ended_is_remembered_while_somebody_else_may_lead(
-    ray: Ray, clock: list[float]
-) -> None:
-    """Nobody else starts it, if its old node is back: it would look ended on purpose."""
-    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.SILENT}, {0: running_on(GONE)}
-    world = World(agent(0))
-    world.look_for(clock, SILENT_S)
-    world.node.replica.rules = False
-    world.look()
-    world.node.replica.rules = True
-    ray.doors, ray.created = {}, []
-    world.look()
-    assert ray.created
-
-
 def test_one_that_came_back_may_be_ended_on_purpose_later(ray: Ray, clock: list[float]) -> None:
-    ray.nodes, ray.doors, ray.rows = [GONE, SPARE], {"gone": Door.SILENT}, {0: running_on(GONE)}
+    ray.lose_node(Door.SILENT)
     world = World(agent(0))
     world.look_for(clock, SILENT_S)
     world.agents[0] = agent(0, SPARE, up=True)
