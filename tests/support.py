@@ -29,8 +29,8 @@ from diskless.codec import codec_for
 from diskless.config import MIB, Tuning
 from diskless.errors import DisklessError
 from diskless.launch.local import LocalCluster
-from diskless.launch.node import Node
 from diskless.model import FileRecord, Stripe, StripeId, cut
+from diskless.node import Node
 
 WAIT_S = 15.0
 RUN_TIMEOUT_S = 110

@@ -1,27 +1,24 @@
-"""Who is in the cluster: joining it, answering the leader's beats, and sending them.
+"""This agent as a member of the cluster: joining it, and answering the leader's beats.
 
-`Member` runs on every agent, `Monitor` acts on the leader only. An agent is marked
-down by a command when it refuses connections or is silent for `failure_timeout`; if
-the same life answers again it is marked up again and keeps its shards.
+Who is down, and who is up again, is for the leader to say (`leading.monitor`).
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from diskless.agent.ports import Beat, Hold, LeaderPeers, Pulse
-from diskless.agent.replica import Replica
+from diskless.agent.ports import Beat, Hold, Pulse
 from diskless.agent.roster import Roster
 from diskless.agent.router import Router
 from diskless.agent.shards import ShardStore
-from diskless.errors import DisklessError, Unavailable
+from diskless.agent.sweeper import Sweeper
+from diskless.errors import DisklessError
 from diskless.model import AgentInfo, slot_name
 from diskless.namespace import commands as c
 
 log = logging.getLogger(__name__)
 
 JOIN_PAUSE_S = 0.2
-BEATS_PER_TIMEOUT = 4
 DAMAGED_PER_PULSE = 256
 
 
@@ -33,6 +30,7 @@ class Member:
         *,
         roster: Roster,
         shards: ShardStore,
+        sweeper: Sweeper,
         holds: Callable[[], Iterable[Hold]],
         messages_sent: Callable[[], int],
         corrupt_shards_seen: Callable[[], int],
@@ -44,6 +42,7 @@ class Member:
         `repair_delay_s` without a beat what this agent holds may have been moved."""
         self._roster = roster
         self._shards = shards
+        self._sweeper = sweeper
         self._retain = retain
         self._holds = holds
         self._messages_sent = messages_sent
@@ -117,162 +116,11 @@ class Member:
             holds=tuple(self._holds()),
             damaged=tuple(self._shards.damaged(limit=DAMAGED_PER_PULSE)),
             requests=self._requests(),
+            undecided=self._sweeper.undecided,
+            unclaimed=self._sweeper.unclaimed,
         )
 
     def _maybe_joined(self) -> None:
         mine = self._roster.agents.get(self._roster.slot)
         if mine is not None and mine.incarnation == self._shards.incarnation:
             self.joined.set()
-
-
-class Monitor:
-    """The leader's watch over the others."""
-
-    def __init__(
-        self,
-        *,
-        slot: int,
-        replica: Replica,
-        member: Member,
-        roster: Roster,
-        peers: LeaderPeers,
-        failure_timeout_s: float,
-        inline_room: Callable[[], bool],
-    ) -> None:
-        self._slot = slot
-        self._replica = replica
-        self._member = member
-        self._roster = roster
-        self._peers = peers
-        self._timeout_s = failure_timeout_s
-        self._inline_room = inline_room
-        self._heard_s: dict[int, float] = {}
-        self._beating: dict[int, asyncio.Task[None]] = {}
-        self._wake = asyncio.Event()
-        self.pulses: dict[int, Pulse] = {}
-
-    def begin(self) -> None:
-        """This agent leads from now on: what it knows of others is of no use yet."""
-        self._heard_s.clear()
-        self.pulses.clear()
-        self.publish()
-
-    def publish(self) -> None:
-        """Brings a changed roster to this agent at once and to the others soon."""
-        state = self._replica.state
-        self._roster.leader = self._slot
-        self._member.learn(version=state.roster_version, agents=state.agents.values())
-        self._wake.set()
-
-    async def run(self) -> None:
-        """Beats until cancelled."""
-        loop = asyncio.get_running_loop()
-        interval_s = self._timeout_s / BEATS_PER_TIMEOUT
-        woke_s = loop.time()
-        while True:
-            now_s = loop.time()
-            if now_s - woke_s > interval_s + self._timeout_s / 2:
-                # We were the ones asleep: others may have answered all along.
-                log.warning("own pause of %.2f s: nobody is accused for it", now_s - woke_s)
-                self._heard_s = dict.fromkeys(self._heard_s, now_s)
-            woke_s = now_s
-            self._roster.inline_room = self._inline_room()
-            await self._note_self()
-            for agent in list(self._replica.state.agents.values()):
-                if agent.slot != self._slot and agent.slot not in self._beating:
-                    self._beating[agent.slot] = asyncio.create_task(self._beat(agent))
-            await self._pause(interval_s)
-
-    async def _note_self(self) -> None:
-        """A former leader may have marked this agent down; nobody else would undo it."""
-        mine = self._replica.state.agents.get(self._slot)
-        pulse = self.pulses[self._slot] = self._member.vital_signs()
-        if mine is not None:
-            await self._note(mine, pulse)
-
-    async def _pause(self, interval_s: float) -> None:
-        self._wake.clear()
-        try:
-            async with asyncio.timeout(interval_s):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
-
-    def stop(self) -> None:
-        for task in list(self._beating.values()):
-            task.cancel()
-
-    async def _beat(self, agent: AgentInfo) -> None:
-        try:
-            await self._beat_until_current(agent)
-        finally:
-            self._beating.pop(agent.slot, None)
-
-    async def _beat_until_current(self, agent: AgentInfo) -> None:
-        """Beats until the agent has the current roster, or fails to answer."""
-        self._heard_s.setdefault(agent.slot, asyncio.get_running_loop().time())
-        attempts = 0
-        while True:
-            started_s = asyncio.get_running_loop().time()
-            try:
-                pulse = await self._peers.beat(
-                    agent, self._beat_for(agent), timeout_s=self._timeout_s
-                )
-            except Unavailable as error:
-                attempts += 1
-                took_s = asyncio.get_running_loop().time() - started_s
-                refused = took_s < self._timeout_s / 2
-                if attempts == 1 and refused:
-                    continue  # the stream broke; only a refused new one counts
-                await self._judge(agent, refused, error)
-                return
-            await self._note(agent, pulse)
-            if pulse.roster_version >= self._replica.state.roster_version:
-                return
-
-    def _beat_for(self, agent: AgentInfo) -> Beat:
-        state = self._replica.state
-        known = self.pulses.get(agent.slot)
-        fresh = (
-            known is not None
-            and known.boot == agent.boot
-            and known.roster_version == state.roster_version
-        )
-        roster = None if fresh else tuple(state.agents.values())
-        return Beat(
-            self._slot, state.roster_version, roster, self._roster.inline_room, self._replica.view
-        )
-
-    async def _judge(self, agent: AgentInfo, refused: bool, error: Unavailable) -> None:
-        """After a beat without an answer: down, or not yet."""
-        self.pulses.pop(agent.slot, None)
-        now_s = asyncio.get_running_loop().time()
-        silent_s = now_s - self._heard_s.get(agent.slot, now_s)
-        current = self._replica.state.agents.get(agent.slot)
-        if current is None or current.boot != agent.boot or not current.up:
-            return
-        if refused or silent_s >= self._timeout_s:
-            log.warning("agent down slot=%s error=%s", slot_name(agent.slot), error)
-            await self._try(c.AgentDown(agent.slot, agent.incarnation))
-
-    async def _note(self, agent: AgentInfo, pulse: Pulse) -> None:
-        current = self._replica.state.agents.get(agent.slot)
-        if current is None or pulse.boot != current.boot:
-            return  # a new life at an old address: it will join by itself
-        self._heard_s[agent.slot] = asyncio.get_running_loop().time()
-        self.pulses[agent.slot] = pulse
-        if not current.up:
-            log.info("agent back slot=%s", slot_name(agent.slot))
-            await self._try(
-                c.AgentUp(
-                    current.slot, current.boot, current.address, current.gateway,
-                    current.socket, current.host, current.node, current.pid,
-                )
-            )  # fmt: skip
-
-    async def _try(self, command: c.Command) -> None:
-        """If it fails another leader judges for itself, or this one again."""
-        try:
-            await self._replica.execute(command)
-        except DisklessError as error:
-            log.info("membership not recorded command=%s error=%s", command, error)

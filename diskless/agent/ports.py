@@ -66,6 +66,10 @@ class ShardPeers(Protocol):
         """Has the agent look whether its shard is sound. Raises Unavailable."""
         ...
 
+
+class Workers(Protocol):
+    """Agents, as those who rebuild shards."""
+
     async def rebuild(
         self, agent: AgentInfo, stripe: Stripe, targets: Mapping[int, int]
     ) -> Rebuilt:
@@ -90,6 +94,13 @@ class Hold(Struct, frozen=True, array_like=True, gc=False):
     slot: int
     incarnation: int
     counter: int
+
+
+Undecided = tuple[int, int]
+"""A writer, slot and incarnation: nothing names a shard of a stripe that it made, and a command
+that is under way may still do so."""
+Unclaimed = tuple[str, int]
+"""A stripe that is known, and the later version of it that a shard was stored for."""
 
 
 class Beat(Struct, frozen=True):
@@ -118,6 +129,9 @@ class Pulse(Struct, frozen=True):
     """Shards of the agent, stripe and index, that are corrupt or missing."""
     requests: int = 0
     """Of clients, since it started."""
+    undecided: tuple[Undecided, ...] = ()
+    unclaimed: tuple[Unclaimed, ...] = ()
+    """What the last review of the agent's shards left open."""
 
 
 class LeaderPeers(Protocol):
@@ -135,4 +149,58 @@ class LeaderPeers(Protocol):
 
     async def beat(self, agent: AgentInfo, beat: Beat, *, timeout_s: float) -> Pulse:
         """Raises Unavailable."""
+        ...
+
+
+class Leadership(Protocol):
+    """What an agent does because it leads: begins with a view, and ends with it."""
+
+    def end(self) -> None:
+        """The view is over, or another leads: stops everything at once."""
+        ...
+
+    def roster_changed(self) -> None:
+        """An agent's address or state is another one now."""
+        ...
+
+    def command_took(self, took_s: float) -> None:
+        """A client's command has been committed."""
+        ...
+
+    def report(self) -> bytes:
+        """The whole cluster's status, as JSON."""
+        ...
+
+
+class Ward(Protocol):
+    """What a leader tells those who can start agents elsewhere, and hears from them.
+
+    Everything is asked on the leader's event loop. Once the view is over it rules no more
+    and nothing is overdue.
+    """
+
+    def rules(self) -> bool:
+        """Whether it leads and a majority follows: only then may anything be decided."""
+        ...
+
+    def agents(self) -> Mapping[int, AgentInfo]: ...
+
+    def overdue(self) -> frozenset[int]:
+        """The slots of agents that are down beyond the repair delay."""
+        ...
+
+    def can_spare(self, slots: frozenset[int]) -> bool:
+        """Whether nothing is lost without these agents."""
+        ...
+
+    def tell(self, homeless: Mapping[int, str]) -> None:
+        """Says what becomes of slots that have lost their nodes; `status` shows it."""
+        ...
+
+
+class Hosts(Protocol):
+    """The machines that agents run on, and others that they could run on."""
+
+    async def look_after(self, ward: Ward) -> None:
+        """Starts lost agents elsewhere, for as long as the leader leads; until cancelled."""
         ...

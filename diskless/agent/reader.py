@@ -16,7 +16,6 @@ from typing import Any
 
 from diskless.agent.ports import ShardPeers
 from diskless.agent.roster import Roster
-from diskless.agent.shards import ShardStore
 from diskless.checksum import BLOCK_BYTES, seed, verify_blocks
 from diskless.codec import codec_for
 from diskless.errors import (
@@ -47,8 +46,7 @@ class Reader:
         self,
         *,
         roster: Roster,
-        shards: ShardStore,
-        peers: ShardPeers,
+        holders: ShardPeers,
         locate: Locate,
         hedge_delay_s: float,
         patience_s: float,
@@ -58,8 +56,7 @@ class Reader:
         `patience_s` is how long silent agents are asked again when there are no others;
         one that has been down for `lost_after_s` is not waited for any more."""
         self._roster = roster
-        self._shards = shards
-        self._peers = peers
+        self._holders = holders
         self._locate = locate
         self.hedge_delay_s = hedge_delay_s
         self._patience_s = patience_s
@@ -139,12 +136,9 @@ class Reader:
             raise NotFound(f"{slot_name(place.slot)} restarted without the shard")
         first = start // BLOCK_BYTES
         blocks = -(-stop // BLOCK_BYTES) - first
-        if agent.slot == self._roster.slot:
-            data, checksums = self._shards.fetch(stripe.id, index, first_block=first, blocks=blocks)
-        else:
-            data, checksums = await self._fetch_from(
-                agent, stripe=stripe.id, index=index, first_block=first, blocks=blocks
-            )
+        data, checksums = await self._fetch_from(
+            agent, stripe=stripe.id, index=index, first_block=first, blocks=blocks
+        )
         good = verify_blocks(data, checksums, seed=seed(stripe.id, index), first_block=first)
         if not good or len(data) < stop - first * BLOCK_BYTES:
             self.corrupt_shards_seen += 1
@@ -159,10 +153,10 @@ class Reader:
         """An agent that is silent already is not given all the time of a fetch, so that the
         client hears why its read fails before its own time is up."""
         if self._is_there(agent):
-            return await self._peers.fetch(agent, **blocks)
+            return await self._holders.fetch(agent, **blocks)
         try:
             async with asyncio.timeout(self._patience_s):
-                return await self._peers.fetch(agent, **blocks)
+                return await self._holders.fetch(agent, **blocks)
         except TimeoutError:
             raise Unavailable(f"{slot_name(agent.slot)} is silent") from None
 
@@ -216,11 +210,8 @@ class Reader:
             task.add_done_callback(lambda _: self._complaints.pop(key, None))
 
     async def _complain(self, agent: AgentInfo, stripe: str, index: int) -> None:
-        if agent.slot == self._roster.slot:
-            self._shards.verify(stripe, index)
-            return
         try:
-            await self._peers.verify(agent, stripe=stripe, index=index)
+            await self._holders.verify(agent, stripe=stripe, index=index)
         except DisklessError as error:
             log.info("complaint not delivered agent=%s error=%s", slot_name(agent.slot), error)
 

@@ -2,32 +2,28 @@
 
 Runs on every agent and decides nothing: the leader says which shards, and to whom they
 go. Only the lost shards are made. All that is read here has been verified, and whoever
-stores a shard verifies it again.
+stores a shard verifies it again. `AllWorkers` is where the leader asks, of whichever agent.
 """
 
 import asyncio
 from collections.abc import Mapping
 
-from diskless.agent.ports import Rebuilt, ShardPeers
+from diskless.agent.ports import Rebuilt, ShardPeers, Workers
 from diskless.agent.reader import Reader
 from diskless.agent.roster import Roster
-from diskless.agent.shards import ShardStore
 from diskless.checksum import block_checksums, seed
 from diskless.codec import codec_for
 from diskless.errors import DisklessError, Unavailable
-from diskless.model import Place, Stripe, slot_name
+from diskless.model import AgentInfo, Place, Stripe, slot_name
 
 REBUILDS_MAX = 8
 """Stripes that are held in memory here at once; the others wait."""
 
 
 class Rebuilder:
-    def __init__(
-        self, *, roster: Roster, shards: ShardStore, peers: ShardPeers, reader: Reader
-    ) -> None:
+    def __init__(self, *, roster: Roster, holders: ShardPeers, reader: Reader) -> None:
         self._roster = roster
-        self._shards = shards
-        self._peers = peers
+        self._holders = holders
         self._reader = reader
         self._room = asyncio.Semaphore(REBUILDS_MAX)
 
@@ -73,13 +69,10 @@ class Rebuilder:
         checksums = block_checksums(data, seed=seed(stripe.id, index))
         version = stripe.version + 1
         try:
-            if slot == self._roster.slot:
-                life = self._shards.store(stripe.id, index, data, checksums, version=version)
-                return Place(slot, life)
             agent = self._roster.agents.get(slot)
             if agent is None or not agent.up:
                 raise Unavailable(f"{slot_name(slot)} is not up")
-            life = await self._peers.store(
+            life = await self._holders.store(
                 agent,
                 stripe=stripe.id,
                 index=index,
@@ -90,3 +83,19 @@ class Rebuilder:
         except DisklessError as error:
             return error
         return Place(slot, life)
+
+
+class AllWorkers:
+    """Implements Workers: the rebuilders of all agents, this one's among them."""
+
+    def __init__(self, *, slot: int, here: Rebuilder, peers: Workers) -> None:
+        self._slot = slot
+        self._here = here
+        self._peers = peers
+
+    async def rebuild(
+        self, agent: AgentInfo, stripe: Stripe, targets: Mapping[int, int]
+    ) -> Rebuilt:
+        if agent.slot == self._slot:
+            return await self._here.rebuild(stripe, targets)
+        return await self._peers.rebuild(agent, stripe, targets)

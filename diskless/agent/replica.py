@@ -3,19 +3,21 @@
 `Replica` drives the pure protocol of `namespace.replication`: it owns the clock, the
 waiting requests and the messages to other voters, and nothing of the protocol's rules.
 Slots 0 to 2k vote; on other agents it only says that they do not lead. The rest of the
-agent asks through `agent.router`, wherever the leader is.
+agent asks through `agent.router`, wherever the leader is. What a leader does beside serving
+commands and queries is somebody else's (`Leadership`): it is made when a view begins that
+this voter leads, and ended with it.
 """
 
 import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from diskless.agent.ports import VoterPeers
+from diskless.agent.ports import Leadership, VoterPeers
 from diskless.agent.roster import Roster
 from diskless.config import ClusterSettings
 from diskless.errors import (
@@ -25,12 +27,11 @@ from diskless.errors import (
     NotLeader,
     Unavailable,
 )
-from diskless.model import HeldShard, StripeId, slot_name
+from diskless.model import slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace import replication as vr
 from diskless.namespace.events import EventLog
-from diskless.namespace.ledger import Verdict
 from diskless.namespace.replication import messages
 from diskless.namespace.state import NamespaceState
 
@@ -57,8 +58,10 @@ class Replica:
         settings: ClusterSettings,
         roster: Roster,
         peers: VoterPeers,
+        lead: Callable[[], Leadership],
         now_ms: Callable[[], int],
     ) -> None:
+        """`lead` begins what a leader does."""
         self.slot = slot
         self.voters = settings.voters
         self._roster = roster
@@ -77,14 +80,10 @@ class Replica:
         self._last_request = 0
         self._broke_s: dict[int, float] = {}
         self._suspected_s: dict[int, float] = {}
-        self.report: Callable[[], bytes] | None = None
-        self.on_roster: Callable[[], None] = lambda: None
-        """Called on the leader whenever an agent's address or state has changed."""
-        self.on_role: Callable[[bool], None] = lambda leads: None
-        self.undecided_since: dict[tuple[int, int], float] = {}
-        self.unclaimed: dict[str, None] = {}
-        self.on_client_command: Callable[[float], None] = lambda took_s: None
-        """Told how long each command of a client took that this leader committed."""
+        self._lead = lead
+        self.leading: Leadership | None = None
+        """What this agent does because it leads, while it does."""
+        self._closed = False
         self._roster_version = -1
 
     # -- what it is ---------------------------------------------------------------
@@ -167,6 +166,11 @@ class Replica:
             await asyncio.sleep(TICK_S)
             self._do(self._voter.tick(_clock_ms()))
 
+    def close(self) -> None:
+        """Takes no part any more, as if the process had ended."""
+        self._closed = True
+        self._change_role(leads=False)
+
     # -- messages of other voters ---------------------------------------------------
 
     def meet(self, slot: int, address: str) -> None:
@@ -223,8 +227,8 @@ class Replica:
             results = await future
         finally:
             self._requests.pop(request, None)
-        if isinstance(command, c.Commit | c.Mkdirs | c.Rename | c.Delete):
-            self.on_client_command(time.monotonic() - started_s)
+        if self.leading and isinstance(command, c.Commit | c.Mkdirs | c.Rename | c.Delete):
+            self.leading.command_took(time.monotonic() - started_s)
         return results
 
     async def query(self, query: q.Query) -> Any:
@@ -246,14 +250,11 @@ class Replica:
 
     def _answer(self, query: q.Query) -> Any:
         if isinstance(query, q.Report):
-            assert self.report is not None
-            return self.report()
+            assert self.leading is not None
+            return self.leading.report()
         if isinstance(query, q.Events):
             return self.events.after(query.after_op, limit=query.limit)
-        answer = q.answer(self.state, query)
-        if isinstance(query, q.Review):
-            self._note_undecided(query.shards, answer)
-        return answer
+        return q.answer(self.state, query)
 
     def _not_leader(self) -> DisklessError:
         leader = self.leader
@@ -270,20 +271,11 @@ class Replica:
         needs = self.needs()
         return NoQuorum(needs) if needs is not None else None
 
-    def _note_undecided(self, shards: Sequence[HeldShard], verdicts: list[Verdict]) -> None:
-        """Remembers, for the janitor to fence, whose unfinished stripes lie about, and
-        which stripes have shards that no move has claimed."""
-        for shard, verdict in zip(shards, verdicts, strict=True):
-            if verdict is Verdict.UNDECIDED:
-                if shard.stripe in self.state.ledger.entries:
-                    self.unclaimed[shard.stripe] = None
-                    continue
-                who = StripeId.parse(shard.stripe)
-                self.undecided_since.setdefault((who.slot, who.incarnation), self._now_ms() / 1000)
-
     # -- effects ------------------------------------------------------------------------
 
     def _do(self, effects: list[vr.Effect]) -> None:
+        if self._closed:
+            return
         for effect in effects:
             match effect:
                 case vr.Send(to, message):
@@ -298,12 +290,17 @@ class Replica:
                     log.info("role view=%d leader=%s leads=%s", view, leader, leads)
                     self._roster.leader = leader
                     self._roster.changed.set()
-                    self.on_role(leads)
+                    self._change_role(leads=leads)
                 case vr.Restored(op):
                     log.info("namespace restored op=%d", op)
-        if self.leads and self.state.roster_version != self._roster_version:
+        if self.leading and self.state.roster_version != self._roster_version:
             self._roster_version = self.state.roster_version
-            self.on_roster()
+            self.leading.roster_changed()
+
+    def _change_role(self, *, leads: bool) -> None:
+        if self.leading is not None:
+            self.leading.end()
+        self.leading = self._lead() if leads else None
 
     def _post(self, slot: int, data: bytes) -> None:
         address = self._roster.address_of(slot)

@@ -8,7 +8,7 @@ nothing the second time. It never decides anything about the namespace itself.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from diskless.agent.ports import LeaderPeers
 from diskless.agent.replica import Replica
@@ -32,6 +32,7 @@ LEADER_PATIENCE = 2.0
 PROBE_PATIENCE = 0.25
 """In failure timeouts: for a leader's answer, and for that of a voter which may lead."""
 
+T = TypeVar("T")
 _Ask = Callable[[int, str, float], Awaitable[Any]]
 """Asks the voter of a slot, at an address, for so many seconds."""
 
@@ -84,6 +85,18 @@ class Router:
         if isinstance(result, c.Refused):
             raise result.error()
         return result
+
+    def ask(self, query: q.Query, reply: Callable[[Any], T]) -> T | Awaitable[T]:
+        """`reply` of the answer, at once where this agent leads, which costs no turn of the
+        loop. Raises what the query does."""
+        if self._replica.leads:
+            with contextlib.suppress(Unavailable, NotLeader):
+                return reply(self._replica.answer(query))
+
+        async def afar() -> T:
+            return reply(await self.query(query))
+
+        return afar()
 
     async def query(self, query: q.Query) -> Any:
         async def ask(slot: int, address: str, timeout_s: float) -> Any:

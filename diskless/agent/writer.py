@@ -30,12 +30,13 @@ class Writer:
         settings: ClusterSettings,
         roster: Roster,
         shards: ShardStore,
-        peers: ShardPeers,
+        holders: ShardPeers,
     ) -> None:
+        """`shards` only tells which life this agent is in: that is part of a stripe's id."""
         self._settings = settings
         self._roster = roster
         self._shards = shards
-        self._peers = peers
+        self._holders = holders
         self._counter = 0
         self._held: set[int] = set()
         self._drops: set[asyncio.Task[None]] = set()
@@ -144,9 +145,7 @@ class Writer:
         from_reserve: bool,
     ) -> int:
         """One shard to one agent, which may be this one."""
-        if agent.slot == self._roster.slot:
-            return self._shards.store(stripe, index, data, checksums, from_reserve=from_reserve)
-        return await self._peers.store(
+        return await self._holders.store(
             agent,
             stripe=stripe,
             index=index,
@@ -177,11 +176,8 @@ class Writer:
 
         async def drop() -> None:
             for agent in stored:
-                if agent.slot == self._roster.slot:
-                    self._shards.drop([stripe])
-                    continue
                 try:
-                    await self._peers.drop(agent, [stripe])
+                    await self._holders.drop(agent, [stripe])
                 except Unavailable as error:
                     log.info("drop not delivered stripe=%s error=%s", stripe, error)
 

@@ -1,7 +1,8 @@
 """What each client request means: from frames to the agent's parts and back.
 
-A metadata question on the leader is answered on the spot; everything else waits for
-other agents and is a coroutine. Nothing here keeps state of its own.
+Questions to the namespace go through the router, which answers them on the spot where this
+agent leads; everything else waits for other agents and is a coroutine. Nothing here keeps
+state of its own.
 """
 
 import logging
@@ -14,7 +15,6 @@ from diskless import paths
 from diskless.agent.faults import Faults
 from diskless.agent.packer import Packer, PendingFile, PendingPut
 from diskless.agent.reader import Reader
-from diskless.agent.replica import Replica
 from diskless.agent.roster import Roster
 from diskless.agent.router import Router
 from diskless.agent.shards import ShardStore
@@ -54,7 +54,6 @@ class ClientDoor:
         settings: ClusterSettings,
         cluster_id: str,
         roster: Roster,
-        replica: Replica,
         namespace: Router,
         packer: Packer,
         reader: Reader,
@@ -65,7 +64,6 @@ class ClientDoor:
         self._settings = settings
         self._cluster_id = cluster_id
         self._roster = roster
-        self._replica = replica
         self._namespace = namespace
         self._packer = packer
         self._reader = reader
@@ -204,15 +202,15 @@ class ClientDoor:
         return m.Empty(), ()
 
     def _open(self, meta: m.Open, _: Payload) -> Answer | Awaitable[Answer]:
-        if self._replica.leads:
-            opened = self._replica.answer(q.Open(meta.path))
-            if opened.record.inline is not None or meta.prefetch <= 0:
-                return self._opened(meta, opened), (opened.record.inline or b"",)
-            return self._prefetch(meta, opened)
-        return self._open_afar(meta)
+        opened = self._namespace.ask(q.Open(meta.path), lambda opened: opened)
+        if not isinstance(opened, q.OpenedFile):
+            return self._open_afar(meta, opened)
+        if opened.record.inline is not None or meta.prefetch <= 0:
+            return self._opened(meta, opened), (opened.record.inline or b"",)
+        return self._prefetch(meta, opened)
 
-    async def _open_afar(self, meta: m.Open) -> Answer:
-        opened = await self._namespace.query(q.Open(meta.path))
+    async def _open_afar(self, meta: m.Open, asked: Awaitable[q.OpenedFile]) -> Answer:
+        opened = await asked
         if opened.record.inline is not None:
             return self._opened(meta, opened), (opened.record.inline,)
         return await self._prefetch(meta, opened)
@@ -241,14 +239,8 @@ class ClientDoor:
     def _ask(
         self, query: q.Query, reply: Callable[[Any], Struct | bytes]
     ) -> Answer | Awaitable[Answer]:
-        """Answers at once on the leader, through it elsewhere."""
-        if self._replica.leads:
-            return reply(self._replica.answer(query)), ()
-
-        async def afar() -> Answer:
-            return reply(await self._namespace.query(query)), ()
-
-        return afar()
+        """An answer without bytes."""
+        return self._namespace.ask(query, lambda answer: (reply(answer), ()))
 
     def _stat(self, meta: m.Stat, _: Payload) -> Answer | Awaitable[Answer]:
         return self._ask(q.Stat(meta.path), _path_status)

@@ -3,7 +3,7 @@
 Ray runs the constructor again, with the same arguments, whenever the process died. An
 exception in it would leave the actor dead for ever, so it only starts the thread, and
 whatever fails there is tried again. Ray is called to find the other agents at the start,
-and by a leader that looks after agents which are gone (see `rehoster`). A cluster is formed
+and for a leader whose agents have lost their hosts (see `rehoster`). A cluster is formed
 by `form`, which names one life of this actor: a restarted one, whose memory is empty, can
 never take the call for its own.
 """
@@ -31,7 +31,7 @@ from diskless.model import slot_name
 
 if TYPE_CHECKING:
     from diskless.launch.agents import Identity
-    from diskless.launch.node import Node
+    from diskless.node import Node
 
 log = logging.getLogger(__name__)
 
@@ -150,8 +150,8 @@ class AgentActor:
 
     async def _serve(self) -> None:
         # Imported here: what fails here is tried again, at the top it would be final.
-        from diskless.launch.node import Node, NodeSettings
-        from diskless.launch.rehoster import Rehoster
+        from diskless.launch.rehoster import RayHosts
+        from diskless.node import Node, NodeSettings
 
         args = self._args
         self._loop = asyncio.get_running_loop()
@@ -168,14 +168,15 @@ class AgentActor:
                 failure_domain=f"{socket.gethostname()}/{address}",
                 node=ray.get_runtime_context().get_node_id(),
                 seeds={slot: at for slot, at in args.seeds.items() if slot != args.slot},
-            )
+            ),
+            hosts=RayHosts(self._identity(), one_host=args.one_host),
         )
         try:
             await node.start()
             self._node = node
             if self._is_later_life():
                 await self._rejoin(node)
-            await Rehoster(self._identity(), node, one_host=args.one_host).run()
+            await asyncio.Event().wait()  # until the process ends
         finally:
             self._node = None
             await node.stop()

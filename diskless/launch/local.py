@@ -21,7 +21,7 @@ from diskless.client.client import Client, connect
 from diskless.client.descriptor import Descriptor, remove, save
 from diskless.config import ClusterSettings
 from diskless.gateway.messages import Peer
-from diskless.launch.node import Node, NodeSettings
+from diskless.node import Node, NodeSettings
 
 START_TIMEOUT_S = 30.0
 CALL_TIMEOUT_S = 60.0

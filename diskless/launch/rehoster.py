@@ -1,11 +1,11 @@
 """Brings agents whose Ray nodes are gone to others: the leader's work, through Ray.
 
-Ray restarts an agent where it was, and gives it up when that node is gone. Every agent has
-one of these; it acts only while its agent leads, and asks Ray only while an agent is down
-beyond `repair_delay`. A node is gone when Ray says so, or when its raylet has not answered for
-long and another node is free. Then Ray is told to end the agent that was there, which also ends
-one that was only cut off, as soon as it is back; so while stripes are lost without the agents
-that are down, those of silent hosts are waited for: they may have them.
+Ray restarts an agent where it was, and gives it up when that node is gone. It acts for a leader
+while that leads, knows of the cluster only what its ward tells, and asks Ray only while an agent
+is down beyond `repair_delay`. A node is gone when Ray says so, or when its raylet has not
+answered for long and another node is free. Then Ray is told to end the agent that was there,
+which also ends one that was only cut off, as soon as it is back; so while stripes are lost
+without the agents that are down, those of silent hosts are waited for: they may have them.
 
 Ray lets a name be taken once, so two leaders that overlap cannot start a slot twice. What is
 started is a new life of its slot, with an empty memory; should the old one still run somewhere,
@@ -26,16 +26,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 import ray
 
+from diskless.agent.ports import Ward
 from diskless.errors import DisklessError, Unavailable
 from diskless.launch import private_ray, ray_link, seats, spread
 from diskless.launch.quiet import Quiet
 from diskless.launch.spread import Door
 from diskless.model import AgentInfo, slot_name
-from diskless.repair import overdue
 
 if TYPE_CHECKING:
     from diskless.launch.agents import Identity
-    from diskless.launch.node import Node
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -93,10 +92,21 @@ class Start(NamedTuple):
     since_s: float
 
 
-class Rehoster:
-    def __init__(self, identity: "Identity", node: "Node", *, one_host: bool) -> None:
+class RayHosts:
+    """Implements Hosts: what a leader's ward needs is done by a `Rehoster`, one for each view."""
+
+    def __init__(self, identity: "Identity", *, one_host: bool) -> None:
         self._identity = identity
-        self._node = node
+        self._one_host = one_host
+
+    async def look_after(self, ward: Ward) -> None:
+        await Rehoster(self._identity, ward, one_host=self._one_host).run()
+
+
+class Rehoster:
+    def __init__(self, identity: "Identity", ward: Ward, *, one_host: bool) -> None:
+        self._identity = identity
+        self._ward = ward
         self._one_host = one_host
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rehoster")
         self._quiet = Quiet()
@@ -121,35 +131,28 @@ class Rehoster:
 
     async def look(self) -> None:
         """Once."""
-        agents = self._node.replica.state.agents
+        agents = self._ward.agents()
         self._ended = Counter({s: n for s, n in self._ended.items() if not agents[s].up})
         case = self._case()
         if case is None:
-            self._node.unhosted = {}
+            self._ward.tell({})
             self._starts = {}
             self._quiet = Quiet()
         else:
             await self._look(case)
 
     def _case(self) -> Case | None:
-        """Nothing unless this agent leads and there is somebody to look after."""
-        if not self._node.replica.rules:
-            return None
-        gone = self._overdue()
-        return Case(agents=dict(self._node.replica.state.agents), overdue=gone) if gone else None
-
-    def _overdue(self) -> frozenset[int]:
-        delay_s = self._identity.settings.tuning.repair_delay_s
-        now_ms = time.time_ns() // 1_000_000
-        return overdue(self._node.replica.state.agents, now_ms=now_ms, delay_s=delay_s)
+        """Nothing unless the leader may decide and there is somebody to look after."""
+        gone = self._ward.overdue() if self._ward.rules() else None
+        return Case(agents=dict(self._ward.agents()), overdue=gone) if gone else None
 
     async def _look(self, case: Case) -> None:
         """Ray may take its time, or never answer: then that is what there is to say."""
         self._loop = asyncio.get_running_loop()
         work = self._loop.run_in_executor(self._thread, self._rehost, case)
         while not (await asyncio.wait([work], timeout=PATIENCE_S))[0]:
-            self._node.unhosted = dict.fromkeys(sorted(case.overdue), RAY_SILENT)
-        self._node.unhosted = work.result() if self._node.replica.rules else {}
+            self._ward.tell(dict.fromkeys(sorted(case.overdue), RAY_SILENT))
+        self._ward.tell(work.result() if self._ward.rules() else {})
 
     # On the thread: whatever Ray does there, the agent goes on.
 
@@ -203,8 +206,7 @@ class Rehoster:
 
     def _heard(self) -> set[str]:
         """The nodes of agents that are up."""
-        agents = self._node.replica.state.agents.values()
-        return {agent.node for agent in agents if agent.up}
+        return {agent.node for agent in self._ward.agents().values() if agent.up}
 
     def _needed(self, gone: Collection[str], doors: Mapping[str, Door]) -> set[str]:
         """Nodes that may come back with what the agents that are up do not have."""
@@ -213,7 +215,7 @@ class Rehoster:
 
     def _can_spare(self) -> bool:
         """Whether nothing is lost without the agents that are down."""
-        return self._node.repairer.can_spare(self._overdue())
+        return self._ward.can_spare(self._ward.overdue())
 
     def _passed(self, nodes: Collection[str]) -> dict[str, Unfit]:
         """The nodes that are passed over for now."""
@@ -253,17 +255,12 @@ class Rehoster:
         return start
 
     def _is_down(self, agent: AgentInfo) -> bool:
-        """Whether this agent still leads and that life of another is still down: Ray may have
+        """Whether the leader still leads and that life of another is still down: Ray may have
         taken minutes. One that is back holds shards, which a new life would make worthless."""
 
         def is_down() -> bool:
-            now = self._node.replica.state.agents.get(agent.slot)
-            return (
-                self._node.replica.rules
-                and now is not None
-                and not now.up
-                and now.boot == agent.boot
-            )
+            now = self._ward.agents().get(agent.slot)
+            return self._ward.rules() and now is not None and not now.up and now.boot == agent.boot
 
         return self._on_loop(is_down)
 
@@ -339,7 +336,7 @@ class Rehoster:
         if not nodes or private_ray.NODE_PATIENCE not in os.environ:
             return
         name = self._identity.settings.name
-        slots = list(self._node.replica.state.agents)
+        slots = self._on_loop(lambda: list(self._ward.agents()))
         homes = {agents.home_of(agents.row_of(name, slot)) for slot in slots}
         for node in set(nodes) - homes - self._on_loop(self._heard):
             try:

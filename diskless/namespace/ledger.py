@@ -21,7 +21,9 @@ class Verdict(Enum):
     KEEP = "keep"
     DROP = "drop"
     UNDECIDED = "undecided"
-    """Nothing names it, but a command that is under way may still do so."""
+    """Nothing names its stripe, but a command that is under way may still do so."""
+    UNCLAIMED = "unclaimed"
+    """Its stripe is known and lies elsewhere, but a move that is under way may still name it."""
 
 
 class Entry:
@@ -151,7 +153,7 @@ class Ledger:
         if shard.index < len(places) and places[shard.index] == at:
             return Verdict.KEEP
         # A move that names it makes the version that it was stored for, or never comes.
-        return Verdict.DROP if shard.version <= entry.stripe.version else Verdict.UNDECIDED
+        return Verdict.DROP if shard.version <= entry.stripe.version else Verdict.UNCLAIMED
 
 
 def stored_bytes(stripe: Stripe) -> int:

@@ -40,7 +40,7 @@ from diskless.rpc.voters import VoterLink
 
 
 class Peers:
-    """Implements ShardPeers and LeaderPeers over gRPC."""
+    """Implements ShardPeers, Workers, LeaderPeers and VoterPeers over gRPC."""
 
     def __init__(self, *, slot: int, secret: str, tuning: Tuning, faults: Faults) -> None:
         self._slot = slot
@@ -181,6 +181,8 @@ class Peers:
             holds=tuple(Hold(h.slot, h.incarnation, h.counter) for h in answer.holds),
             damaged=tuple((shard.stripe, shard.index) for shard in answer.damaged),
             requests=answer.requests,
+            undecided=tuple((maker.slot, maker.incarnation) for maker in answer.undecided),
+            unclaimed=tuple((shard.stripe, shard.version) for shard in answer.unclaimed),
         )
 
     def post(self, slot: int, address: str, message: bytes) -> None:

@@ -281,5 +281,13 @@ class AgentServer:
                 for stripe, index in pulse.damaged
             ],
             requests=pulse.requests,
+            undecided=[
+                membership_pb2.Maker(slot=slot, incarnation=incarnation)
+                for slot, incarnation in pulse.undecided
+            ],
+            unclaimed=[
+                membership_pb2.UnclaimedShard(stripe=stripe, version=version)
+                for stripe, version in pulse.unclaimed
+            ],
         )
         return answer, None

@@ -89,7 +89,7 @@ def test_a_drain_goes_on_under_the_next_leader(start: StartCluster, connect: Con
     assert leader(cluster).slot != old
 
     def drained() -> bool:
-        cluster.run(leader(cluster).repairer.repair())
+        cluster.run(leader(cluster).leading.repairer.repair())
         return 7 not in slots_used(cluster)
 
     eventually(drained, 30.0)

@@ -25,9 +25,9 @@ from diskless.errors import (
 )
 from diskless.gateway.messages import Peer
 from diskless.launch.local import LocalCluster
-from diskless.launch.node import Node, NodeSettings
 from diskless.model import Extent, slot_name
 from diskless.namespace import queries as q
+from diskless.node import Node, NodeSettings
 from diskless.rpc.services import (
     MEMBERSHIP,
     NAMESPACE,

@@ -7,7 +7,7 @@ import pytest
 import diskless
 from diskless.errors import Unauthorized
 from diskless.launch.local import LocalCluster
-from diskless.launch.node import NodeSettings
+from diskless.node import NodeSettings
 from diskless.rpc.lane import Hello, LaneDoor
 from diskless.rpc.voters import VoterLink
 from tests.conftest import Connect, StartCluster

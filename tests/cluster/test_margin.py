@@ -99,7 +99,7 @@ def test_what_is_lost_while_shards_are_spread_out_does_not_wait_for_the_end_of_i
     ):
         client.write("/large", content(8 * MIB))
         kill(cluster, 2, 3)
-        repairer = leader(cluster).repairer
+        repairer = leader(cluster).leading.repairer
 
         def is_rebuilt() -> bool:
             cluster.run(repairer.repair())
@@ -125,7 +125,7 @@ def test_what_is_lost_while_shards_are_spread_out_does_not_wait_for_the_end_of_i
             return await wave(stripes)
 
         on_loop(cluster, lambda: setattr(repairer, "_wave", observed))
-        assert leader(cluster).repairer is repairer
+        assert leader(cluster).leading.repairer is repairer
         while len(waves) < 2:
             cluster.run(repairer.repair())
         assert waves[1][0] == oldest.id

@@ -8,8 +8,8 @@ import pytest
 
 from diskless.config import MIB
 from diskless.launch.local import LocalCluster
-from diskless.launch.node import Node
 from diskless.model import Place
+from diskless.node import Node
 from tests.conftest import Connect, StartCluster
 from tests.support import STRIPED, content, eventually, leader, on_loop, wait_until_down
 

@@ -16,9 +16,9 @@ from diskless.client import Client
 from diskless.config import KIB, MIB
 from diskless.errors import TooFewShards
 from diskless.launch.local import LocalCluster
-from diskless.launch.node import Node
 from diskless.model import HeldShard, Stripe
 from diskless.namespace.ledger import Verdict
+from diskless.node import Node
 from tests.conftest import Connect, StartCluster
 from tests.support import (
     CALM,
@@ -61,7 +61,7 @@ def repair(cluster: LocalCluster, client: Client, *, margin: int = K) -> None:
     """Has the leader repair until everything survives that many losses."""
 
     def protected() -> bool:
-        cluster.run(leader(cluster).repairer.repair())
+        cluster.run(leader(cluster).leading.repairer.repair())
         return bool(client.status()["margin"] == margin)
 
     eventually(protected, 30.0)
@@ -97,11 +97,11 @@ def test_agents_can_be_spared_if_nothing_is_lost_without_them_and_that_was_looke
 
     def spared(*slots: int) -> bool:
         node = leader(cluster)
-        return on_loop(cluster, lambda: node.repairer.can_spare(frozenset(slots)))
+        return on_loop(cluster, lambda: node.leading.repairer.can_spare(frozenset(slots)))
 
     def look() -> int:
         """Without repairing anything."""
-        repairer = leader(cluster).repairer
+        repairer = leader(cluster).leading.repairer
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(repairer, "_rebuild", _nothing)
             patch.setattr(repairer, "_reshape", _nothing)
@@ -114,7 +114,7 @@ def test_agents_can_be_spared_if_nothing_is_lost_without_them_and_that_was_looke
     look()
     assert not spared(), "they may come back"
     assert not spared(*lost), "they may come back"
-    eventually(lambda: on_loop(cluster, lambda: leader(cluster).repairer._look().gone))
+    eventually(lambda: on_loop(cluster, lambda: leader(cluster).leading.repairer._look().gone))
     assert not spared(*lost), "nobody has looked since"
     eventually(lambda: look() or spared(*lost))
     assert spared(*lost) == (len(lost) <= K)
@@ -162,7 +162,7 @@ def test_k_plus_1_losses_are_said_loudly_and_the_rest_is_repaired(
     assert 0 < len(gone) < len(all_stripes(cluster))
     lose(cluster, *victims)
     repair(cluster, client, margin=-1)
-    cluster.run(leader(cluster).repairer.repair())
+    cluster.run(leader(cluster).leading.repairer.repair())
     status = client.status()
     assert status["stripes"]["lost"] == status["repair"]["lost"] == len(gone)
     assert status["stripes"]["degraded"] == status["repair"]["stripes_left"] == 0
@@ -182,7 +182,7 @@ def test_k_plus_1_losses_are_said_loudly_and_the_rest_is_repaired(
 async def stop_after_first_move(cluster: LocalCluster, slot: int) -> None:
     """Ends an agent as soon as some stripes, and not all of them, have been moved."""
     node = next(node for node in cluster.nodes.values() if node.replica.leads)
-    working = asyncio.create_task(node.repairer.repair())
+    working = asyncio.create_task(node.leading.repairer.repair())
     while not _moved(node):
         await asyncio.sleep(0)
     await cluster.nodes.pop(slot).stop()
@@ -221,7 +221,7 @@ def _sweep(cluster: LocalCluster) -> int:
     """Reclaims what an interrupted repair has left; how many shards there are then."""
     for node in cluster.nodes.values():
         cluster.run(node.sweeper.review())
-    cluster.run(leader(cluster).janitor.fence())
+    cluster.run(leader(cluster).leading.janitor.fence())
     return shards_stored(cluster)
 
 
@@ -239,7 +239,7 @@ def test_repair_begins_by_itself_and_ends_when_the_margin_is_back(
     assert any(event.kind == "repair" for event in client.events())
     versions = {stripe.id: stripe.version for stripe in all_stripes(cluster)}
     for _ in range(3):
-        cluster.run(leader(cluster).repairer.repair())
+        cluster.run(leader(cluster).leading.repairer.repair())
     assert {stripe.id: stripe.version for stripe in all_stripes(cluster)} == versions
 
 
@@ -327,7 +327,7 @@ def test_a_shard_that_was_rebuilt_but_never_moved_is_reclaimed(
     stray = HeldShard(stripe.id, 3, stripe.version + 1)
     shards, state = cluster.nodes[spare].shards, leader(cluster).replica.state
     assert on_loop(cluster, lambda: shards.unconfirmed(age_s=0, limit=9)) == [stray]
-    assert state.ledger.verdict(stray, rebuilt.places[3]) is Verdict.UNDECIDED
+    assert state.ledger.verdict(stray, rebuilt.places[3]) is Verdict.UNCLAIMED
     eventually(lambda: shards_stored(cluster) == 6)
     assert on_loop(cluster, lambda: len(cluster.nodes[spare].shards)) == 0
     assert client.read("/a") == content(MIB)
@@ -381,11 +381,11 @@ def _check_without(cluster: LocalCluster, client: Client, slots: tuple[int, ...]
 def with_repair_off(cluster: LocalCluster, work: Callable[[], None]) -> None:
     """Hidden shards look damaged: nothing shall be stored in their place meanwhile."""
     node = leader(cluster)
-    on_loop(cluster, lambda: [task.cancel() for task in node._leading])
+    on_loop(cluster, node.leading.end)
     try:
         work()
     finally:
-        on_loop(cluster, lambda: node._on_role(True))
+        on_loop(cluster, lambda: node.replica._change_role(leads=True))
 
 
 def test_what_there_is_no_room_to_protect_is_told_and_stays_readable(
@@ -398,7 +398,7 @@ def test_what_there_is_no_room_to_protect_is_told_and_stays_readable(
     kill(cluster, 5)
 
     def told() -> bool:
-        cluster.run(leader(cluster).repairer.repair())
+        cluster.run(leader(cluster).leading.repairer.repair())
         return bool(client.status()["repair"]["unprotectable"])
 
     eventually(told)
@@ -493,7 +493,7 @@ def test_damage_counts_in_the_margin_until_it_is_healed(
     assert client.status()["damaged_shards"] == 3
     with pytest.raises(TooFewShards):
         client.read("/a")
-    cluster.run(leader(cluster).repairer.repair())
+    cluster.run(leader(cluster).leading.repairer.repair())
     assert client.status()["repair"]["lost"] == 1
 
 
@@ -506,7 +506,7 @@ def test_a_refused_move_heals_nothing(start: StartCluster, connect: Connect) -> 
     assert not _is_sound(cluster, stripe, 3)
     eventually(lambda: client.status()["margin"] == K - 1)
     late = msgspec.structs.replace(stripe, version=stripe.version + 5)
-    assert not cluster.run(leader(cluster).repairer._move([(late, {3: stripe.places[3]})]))
+    assert not cluster.run(leader(cluster).leading.repairer._move([(late, {3: stripe.places[3]})]))
     assert client.status()["margin"] == K - 1
     assert client.status()["damaged_shards"] == 1
 
@@ -520,11 +520,11 @@ def test_what_an_agent_need_not_have_is_not_missed(start: StartCluster, connect:
     (spare,) = set(range(7)) - {place.slot for place in stripe.places}
     node = cluster.nodes[spare]
     assert not on_loop(cluster, lambda: node.shards.verify(stripe.id, 2))
-    pulses = leader(cluster).monitor.pulses
+    pulses = leader(cluster).leading.monitor.pulses
     eventually(lambda: spare in pulses and (stripe.id, 2) in pulses[spare].damaged)
     status = client.status()
     assert (status["margin"], status["damaged_shards"]) == (K, 0)
-    assert not cluster.run(leader(cluster).repairer.repair())
+    assert not cluster.run(leader(cluster).leading.repairer.repair())
     assert stripes_of(cluster, "/a") == [stripe]
 
 
@@ -552,7 +552,7 @@ def test_a_worker_that_freezes_is_waited_for_no_longer_than_it_counts_as_up(
         client.read("/3145728")
         eventually(lambda: on_loop(cluster, lambda: worker in _trusted(node)))
         relay.hold()
-        cluster.run(leader(cluster).repairer.repair())
+        cluster.run(leader(cluster).leading.repairer.repair())
         assert not _is_up(cluster, worker)
         relay.pass_on()
         eventually(lambda: _is_up(cluster, worker))

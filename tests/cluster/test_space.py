@@ -95,7 +95,7 @@ def test_nothing_is_freed_before_its_delay(start: StartCluster, connect: Connect
     client.delete("/gone")
     before = shards_stored(cluster)  # a follower's records may go a beat later
     for _ in range(3):
-        cluster.run(leader(cluster).janitor.reap())
+        cluster.run(leader(cluster).leading.janitor.reap())
     assert shards_stored(cluster) == before == 2 * (M + K)
 
 
@@ -274,7 +274,7 @@ def test_repacking_leaves_files_that_change_meanwhile_alone(
     for path in files.keys() - set(kept):
         client.delete(path)
     moving = threading.Thread(
-        target=lambda: [cluster.run(leader(cluster).janitor.repack()) for _ in range(50)]
+        target=lambda: [cluster.run(leader(cluster).leading.janitor.repack()) for _ in range(50)]
     )
     moving.start()
     for turn in range(50):
@@ -345,7 +345,7 @@ def test_inline_bytes_are_capped(start: StartCluster, connect: Connect) -> None:
     for n in range(60):
         client.write(f"/{n}", content(60 * KIB, n))
         leader(cluster).roster.inline_room = None  # as good as the next beat
-        on_loop(cluster, leader(cluster).monitor.publish)
+        on_loop(cluster, leader(cluster).leading.monitor.publish)
         eventually(lambda: leader(cluster).roster.inline_room is not None)
     assert leader(cluster).replica.state.bytes_inline <= 1.7 * MIB
     assert record_of(cluster, "/59").inline is None

@@ -350,7 +350,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(work=st.sampled_from(["reap", "demote", "repack", "fence"]))
     def clean(self, work: str) -> None:
-        self.cluster.run(getattr(leader(self.cluster).janitor, work)())
+        self.cluster.run(getattr(leader(self.cluster).leading.janitor, work)())
 
     @rule(slot=st.integers(0, 5))
     def sweep(self, slot: int) -> None:
@@ -376,7 +376,7 @@ class StoreMachine(RuleBasedStateMachine):
                 if data is not None:
                     assert client.read(path) == data, path
             on_loop(self.cluster, lambda: check_ledger(node))
-            for work in (node.janitor.demote, node.janitor.repack):
+            for work in (node.leading.janitor.demote, node.leading.janitor.repack):
                 self.cluster.run(work())
             eventually(self.all_is_reaped)
         status = client.status()
@@ -384,7 +384,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert status["stripes"]["lost"] == 0
 
     def all_is_reaped(self) -> bool:
-        self.cluster.run(leader(self.cluster).janitor.reap())
+        self.cluster.run(leader(self.cluster).leading.janitor.reap())
         return not leader(self.cluster).replica.state.ledger.freed_ms
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from diskless.launch.local import LocalCluster
-from diskless.launch.node import gateway_port
+from diskless.node import gateway_port
 from tests.support import start_cluster
 
 

@@ -641,7 +641,7 @@ def test_a_shard_is_dropped_only_when_no_move_can_name_it_any_more(spread_world:
     world.put_in("/a", stripe)
     old, new = HeldShard(stripe.id, 1, 0), HeldShard(stripe.id, 1, 1)
     assert judged(world, stripe.places[1], old) == [Verdict.KEEP]
-    assert judged(world, SPARE, new) == [Verdict.UNDECIDED]
+    assert judged(world, SPARE, new) == [Verdict.UNCLAIMED]
     moved(world, stripe, 0, (1, SPARE))
     assert judged(world, stripe.places[1], old) == [Verdict.DROP]
     assert judged(world, SPARE, new) == [Verdict.KEEP]
@@ -653,7 +653,7 @@ def test_an_empty_move_ends_those_that_are_under_way(spread_world: World) -> Non
     world, stripe = spread_world, spread_world.stripe()
     world.put_in("/a", stripe)
     left_behind = HeldShard(stripe.id, 1, 1)
-    assert judged(world, SPARE, left_behind) == [Verdict.UNDECIDED]
+    assert judged(world, SPARE, left_behind) == [Verdict.UNCLAIMED]
     assert moved(world, stripe, 0).changed
     assert judged(world, SPARE, left_behind) == [Verdict.DROP]
     assert not moved(world, stripe, 0, (1, SPARE)).changed

@@ -1,6 +1,6 @@
 """How repair gives way to clients."""
 
-from diskless.agent.pacer import (
+from diskless.agent.leading.pacer import (
     PAUSE_S_MAX,
     SHARE_MAX,
     SHARE_MIN,

@@ -1,6 +1,6 @@
 """What `status` tells of a repair, and when."""
 
-from diskless.agent.progress import Progress
+from diskless.agent.leading.progress import Progress
 
 
 class Clock:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from itertools import pairwise
 from types import SimpleNamespace
@@ -115,19 +115,33 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
 
 class World:
     def __init__(self, *known: AgentInfo) -> None:
-        self.agents = {a.slot: a for a in known}
+        self.known = {a.slot: a for a in known}
         self.spare = {0, 1}
         """Nothing is lost without these."""
-        self.node = SimpleNamespace(
-            replica=SimpleNamespace(rules=True, state=SimpleNamespace(agents=self.agents)),
-            repairer=SimpleNamespace(can_spare=lambda slots: slots <= self.spare),
-            unhosted={},
-        )
-        self.rehoster = Rehoster(IDENTITY, self.node, one_host=False)  # type: ignore[arg-type]
+        self.leads = True
+        self.told: dict[int, str] = {}
+        self.rehoster = Rehoster(IDENTITY, self, one_host=False)
 
     def look(self) -> dict[int, str]:
         asyncio.run(self.rehoster.look())
-        return dict(self.node.unhosted)
+        return self.told
+
+    # As a leader's ward.
+
+    def rules(self) -> bool:
+        return self.leads
+
+    def agents(self) -> Mapping[int, AgentInfo]:
+        return self.known
+
+    def overdue(self) -> frozenset[int]:
+        return frozenset(slot for slot, known in self.known.items() if not known.up)
+
+    def can_spare(self, slots: frozenset[int]) -> bool:
+        return slots <= self.spare
+
+    def tell(self, homeless: Mapping[int, str]) -> None:
+        self.told = dict(homeless)
 
     def look_for(self, clock: list[float], duration_s: float) -> dict[int, str]:
         """What it says in the end, having looked every second."""
@@ -155,7 +169,7 @@ def test_without_a_node_status_says_so(ray: Ray) -> None:
 def test_nothing_is_done_while_nobody_is_lost_or_somebody_else_leads(ray: Ray) -> None:
     assert World(agent(0, up=True)).rehoster._case() is None
     world = World(agent(0))
-    world.node.replica.rules = False
+    world.leads = False
     assert world.rehoster._case() is None
 
 
@@ -167,11 +181,11 @@ def test_one_that_changed_while_ray_took_its_time_is_not_begun_again(ray: Ray, h
     def meanwhile() -> None:
         match how:
             case "returned":
-                world.agents[0] = msgspec.structs.replace(world.agents[0], up=True)
+                world.known[0] = msgspec.structs.replace(world.known[0], up=True)
             case "began anew":
-                world.agents[0] = msgspec.structs.replace(world.agents[0], boot="new")
+                world.known[0] = msgspec.structs.replace(world.known[0], boot="new")
             case "deposed":
-                world.node.replica.rules = False
+                world.leads = False
 
     ray.while_probing = meanwhile
     said = world.look()
@@ -275,9 +289,9 @@ def test_one_that_joins_while_ray_takes_its_time_is_not_ended(
 
     def meanwhile() -> None:
         if how == "joined":
-            world.agents[0] = msgspec.structs.replace(world.agents[0], up=True)
+            world.known[0] = msgspec.structs.replace(world.known[0], up=True)
         else:
-            world.node.replica.rules = False
+            world.leads = False
 
     ray.while_knocking = meanwhile
     world.look()
@@ -310,9 +324,9 @@ def test_one_that_was_ended_begins_again_also_if_its_old_node_is_back(
     world.look_for(clock, SILENT_S)
     assert ray.created == [(0, "spare")]
     if flicker:
-        world.node.replica.rules = False
+        world.leads = False
         world.look()
-        world.node.replica.rules = True
+        world.leads = True
     ray.doors, ray.created = {}, []
     assert world.look() == {0: f"begins again on {GONE.host}"}, "the first of two that are free"
 
@@ -343,7 +357,7 @@ def test_a_node_is_not_taken_for_dead_by_all_of_ray_without_need(
     ray.lose_node(Door.CLOSED)
     world = World(agent(0))
     if why == "a neighbour was heard":
-        ray.while_probing = lambda: world.agents.update({1: agent(1, GONE, up=True)})
+        ray.while_probing = lambda: world.known.update({1: agent(1, GONE, up=True)})
     else:
         monkeypatch.delenv(NODE_PATIENCE)
     world.look_for(clock, CLOSED_S)
@@ -465,9 +479,9 @@ def test_when_all_are_well_what_was_seen_is_forgotten(ray: Ray, clock: list[floa
     world = World(agent(0))
     for _ in range(3):
         world.look_for(clock, SILENT_S - 2)
-        world.agents[0] = msgspec.structs.replace(world.agents[0], up=True)
+        world.known[0] = msgspec.structs.replace(world.known[0], up=True)
         assert world.look() == {}
-        world.agents[0] = agent(0)
+        world.known[0] = agent(0)
     assert not ray.given_up
 
 
@@ -475,9 +489,9 @@ def test_one_that_came_back_may_be_ended_on_purpose_later(ray: Ray, clock: list[
     ray.lose_node(Door.SILENT)
     world = World(agent(0))
     world.look_for(clock, SILENT_S)
-    world.agents[0] = agent(0, SPARE, up=True)
+    world.known[0] = agent(0, SPARE, up=True)
     world.look()
-    world.agents[0] = agent(0, SPARE)
+    world.known[0] = agent(0, SPARE)
     ray.created = []
     assert world.look_for(clock, 10) == {}
     assert ray.created == []
@@ -519,7 +533,7 @@ def test_a_fault_in_looking_ends_nothing_but_the_look(
 def test_while_ray_takes_its_time_status_says_so(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehoster, "PATIENCE_S", 0.01)
     world = World(agent(0))
-    ray.while_probing = lambda: eventually(lambda: world.node.unhosted == {0: RAY_SILENT})
+    ray.while_probing = lambda: eventually(lambda: world.told == {0: RAY_SILENT})
     assert world.look() == {0: f"begins again on {SPARE.host}"}
 
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from diskless.agent.leading.repairer import Repairer
 from diskless.agent.ports import Pulse
-from diskless.agent.repairer import Repairer
 from diskless.agent.replica import Replica
 from diskless.config import ClusterSettings
 from diskless.model import Place, slot_name
@@ -25,17 +25,17 @@ class Reporter:
         replica: Replica,
         pulses: Mapping[int, Pulse],
         repairer: Repairer,
-        unhosted: Callable[[], Mapping[int, str]],
+        homeless: Callable[[], Mapping[int, str]],
         now_ms: Callable[[], int],
     ) -> None:
-        """`unhosted` says of slots that have lost their nodes what becomes of them."""
+        """`homeless` says of slots that have lost their nodes what becomes of them."""
         self._settings = settings
         self._cluster_id = cluster_id
         self._slot = slot
         self._replica = replica
         self._pulses = pulses
         self._repairer = repairer
-        self._unhosted = unhosted
+        self._homeless = homeless
         self._now_ms = now_ms
         self._health_key: tuple[object, ...] = ()
         self._health: dict[str, int] = {}
@@ -61,7 +61,7 @@ class Reporter:
             "log": self._log(),
             "commits_per_s": self._commits_per_s(),
             "agents": [self._agent(slot) for slot in range(self._slots())],
-            "unhosted": self._homeless(),
+            "unhosted": self._unhosted(),
             "stripes": {key: health[key] for key in ("total", "healthy", "degraded", "lost")},
             "repair": self._repairer.progress.report(),
             "files": len(state.files),
@@ -76,10 +76,10 @@ class Reporter:
             "corrupt_shards_seen": sum(p.corrupt_shards_seen for p in self._pulses.values()),
         }
 
-    def _homeless(self) -> dict[str, str]:
+    def _unhosted(self) -> dict[str, str]:
         """What was said of slots that are still down: an agent may just have returned."""
         agents = self._state.agents
-        return {slot_name(s): why for s, why in self._unhosted().items() if not agents[s].up}
+        return {slot_name(s): why for s, why in self._homeless().items() if not agents[s].up}
 
     def _slots(self) -> int:
         """Those that there were at the start, and those that were added."""

@@ -1,9 +1,8 @@
 """Space: frees what is dead, packs what is sparse, fences what was never finished.
 
-`Sweeper` runs on every agent and asks the leader about shards that nobody has
-claimed. `Janitor` runs on the leader. Everything it moves is moved by a command that
-is conditional on the file being unchanged, so it never races with clients. A shard is
-dropped only after the command that makes it unreachable.
+Runs on the leader. Everything it moves is moved by a command that is conditional on the
+file being unchanged, so it never races with clients. A shard is dropped only after the
+command that makes it unreachable.
 """
 
 import asyncio
@@ -11,19 +10,15 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 
-from diskless.agent.ports import Pulse, ShardPeers
+from diskless.agent.leading.rewriter import REWRITE_BYTES_MAX, REWRITE_FILES_MAX, Rewriter
+from diskless.agent.ports import Pulse, ShardPeers, Undecided
 from diskless.agent.replica import Replica
-from diskless.agent.rewriter import REWRITE_BYTES_MAX, REWRITE_FILES_MAX, Rewriter
 from diskless.agent.roster import Roster
-from diskless.agent.router import Router
-from diskless.agent.shards import ShardStore
-from diskless.agent.uploads import Uploads
 from diskless.config import Tuning
 from diskless.errors import DisklessError, TooFewShards, Unavailable
-from diskless.model import FileRecord, Place, Stripe, slot_name
+from diskless.model import AgentInfo, FileRecord, Stripe, slot_name
 from diskless.namespace import commands as c
-from diskless.namespace import queries as q
-from diskless.namespace.ledger import Entry, Verdict
+from diskless.namespace.ledger import Entry
 from diskless.namespace.state import NamespaceState
 from diskless.repair import ShardName
 
@@ -38,53 +33,8 @@ DEAD_SHARE_MAX = 1.4
 """Payload kept for each live byte before fuller stripes are repacked too."""
 PRESSURE_SHARE = 0.9
 PRESSED_FREE_DELAY_S = 2.0
-FULL_REVIEW_S = 600.0
-"""How often an agent has all its shards judged, in case an order to drop went astray."""
 NO_MORE = 2**62
 """A fence above every stripe of a writer that has no future."""
-
-
-class Sweeper:
-    """Has the leader judge the shards here that no one has confirmed."""
-
-    def __init__(
-        self, *, slot: int, shards: ShardStore, uploads: Uploads, namespace: Router, tuning: Tuning
-    ) -> None:
-        self._slot = slot
-        self._shards = shards
-        self._uploads = uploads
-        self._namespace = namespace
-        self._tuning = tuning
-
-    async def run(self) -> None:
-        doubted_s = asyncio.get_running_loop().time()
-        while True:
-            await asyncio.sleep(self._tuning.janitor_interval_s)
-            self._uploads.expire()
-            if asyncio.get_running_loop().time() - doubted_s > FULL_REVIEW_S:
-                doubted_s = asyncio.get_running_loop().time()
-                self._shards.doubt_all()
-            try:
-                await self.review()
-            except DisklessError as error:
-                log.info("review put off error=%s", error)
-
-    async def review(self) -> None:
-        shards = self._shards.unconfirmed(
-            age_s=self._tuning.orphan_delay_s, limit=q.REVIEW_SHARDS_MAX
-        )
-        if not shards or self._shards.incarnation is None:
-            return
-        here = Place(self._slot, self._shards.incarnation)
-        verdicts = await self._namespace.query(q.Review(here, tuple(shards)))
-        for shard, verdict in zip(shards, verdicts, strict=True):
-            if verdict is Verdict.KEEP:
-                self._shards.confirm(shard)
-        dropped = [s for s, v in zip(shards, verdicts, strict=True) if v is Verdict.DROP]
-        if dropped:
-            # A repair may have stored one of them again meanwhile, for a later version.
-            count = self._shards.drop_superseded(dropped)
-            log.info("orphans dropped shards=%d of=%d", count, len(dropped))
 
 
 class Janitor:
@@ -95,8 +45,7 @@ class Janitor:
         *,
         replica: Replica,
         roster: Roster,
-        shards: ShardStore,
-        peers: ShardPeers,
+        holders: ShardPeers,
         rewriter: Rewriter,
         pulses: Mapping[int, Pulse],
         damaged: Callable[[], frozenset[ShardName]],
@@ -108,12 +57,12 @@ class Janitor:
         self._damaged = damaged
         self._replica = replica
         self._roster = roster
-        self._shards = shards
-        self._peers = peers
+        self._holders = holders
         self._rewriter = rewriter
         self._pulses = pulses
         self._tuning = tuning
         self._now_ms = now_ms
+        self._undecided_since: dict[Undecided, float] = {}
 
     @property
     def _state(self) -> NamespaceState:
@@ -151,7 +100,10 @@ class Janitor:
         await self._replica.execute(c.Reap(tuple(due)))
         gone = set(due) - self._state.ledger.entries.keys()
         await asyncio.gather(
-            *(self._drop(slot, [s for s in stripes if s in gone]) for slot, stripes in at.items())
+            *(
+                self._drop(self._roster.agents[slot], [s for s in stripes if s in gone])
+                for slot, stripes in at.items()
+            )
         )
 
     def _free_delay_s(self) -> float:
@@ -164,15 +116,12 @@ class Janitor:
             pulse.bytes_used > PRESSURE_SHARE * pulse.bytes_max for pulse in self._pulses.values()
         )
 
-    async def _drop(self, slot: int, stripes: list[str]) -> None:
-        if slot == self._roster.slot:
-            self._shards.drop(stripes)
-            return
+    async def _drop(self, agent: AgentInfo, stripes: list[str]) -> None:
         try:
-            await self._peers.drop(self._roster.agents[slot], stripes)
+            await self._holders.drop(agent, stripes)
         except Unavailable as error:
             # It will have them reviewed when it is back.
-            log.info("drop not delivered agent=%s error=%s", slot_name(slot), error)
+            log.info("drop not delivered agent=%s error=%s", slot_name(agent.slot), error)
 
     # -- fencing ----------------------------------------------------------------
 
@@ -183,24 +132,29 @@ class Janitor:
         ends the moves that have left shards behind: a stripe's next version decides.
         """
         await self._end_moves()
-        undecided = self._replica.undecided_since
-        for writer in {**undecided, **self._state.ledger.reaped}:
-            below = self._fence_for(writer, undecided.setdefault(writer, self._now_ms() / 1000))
-            if below is None:
-                continue
-            del undecided[writer]
-            if below > self._state.ledger.fences.get(writer, 0):
+        doubted = {writer for pulse in self._pulses.values() for writer in pulse.undecided}
+        doubted |= self._state.ledger.reaped.keys()
+        before, now_s = self._undecided_since, self._now_ms() / 1000
+        self._undecided_since = {writer: before.get(writer, now_s) for writer in doubted}
+        for writer, since_s in list(self._undecided_since.items()):
+            below = self._fence_for(writer, since_s)
+            if below is not None and below > self._state.ledger.fences.get(writer, 0):
                 log.info("fence writer=%s.%d below=%d", slot_name(writer[0]), writer[1], below)
                 await self._replica.execute(c.Fence(writer[0], writer[1], below))
 
     async def _end_moves(self) -> None:
-        unclaimed, entries = self._replica.unclaimed, self._state.ledger.entries
+        """Makes the version that unclaimed shards were stored for, without them."""
+        entries = self._state.ledger.entries
+        stripes = {
+            stripe
+            for pulse in self._pulses.values()
+            for stripe, version in pulse.unclaimed
+            if stripe in entries and version > entries[stripe].stripe.version
+        }
         moves = [
             c.ShardMove(stripe, entries[stripe].stripe.version, ())
-            for stripe in list(unclaimed)[:END_MOVES_MAX]
-            if stripe in entries
+            for stripe in sorted(stripes)[:END_MOVES_MAX]
         ]
-        unclaimed.clear()
         if moves:
             await self._replica.execute(c.MoveShards(tuple(moves)))
 

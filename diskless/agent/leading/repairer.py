@@ -14,17 +14,15 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from diskless.agent.pacer import Pacer
-from diskless.agent.ports import Pulse, Rebuilt, ShardPeers
-from diskless.agent.progress import Progress
-from diskless.agent.rebuilder import Rebuilder
+from diskless.agent.leading.pacer import Pacer
+from diskless.agent.leading.progress import Progress
+from diskless.agent.leading.rewriter import REWRITE_BYTES_MAX, REWRITE_FILES_MAX, Rewriter
+from diskless.agent.ports import Pulse, Rebuilt, ShardPeers, Workers
 from diskless.agent.replica import Replica
-from diskless.agent.rewriter import REWRITE_BYTES_MAX, REWRITE_FILES_MAX, Rewriter
 from diskless.agent.roster import Roster
-from diskless.agent.shards import ShardStore
 from diskless.config import ClusterSettings
 from diskless.errors import CapacityExceeded, DisklessError, TooFewShards, Unavailable
-from diskless.model import FileRecord, HeldShard, Place, Stripe, slot_name
+from diskless.model import AgentInfo, FileRecord, HeldShard, Place, Stripe, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace.ledger import Entry
 from diskless.namespace.state import NamespaceState
@@ -34,7 +32,6 @@ from diskless.repair import (
     ShardName,
     choose_targets,
     diagnose,
-    overdue,
 )
 
 log = logging.getLogger(__name__)
@@ -71,26 +68,25 @@ class Repairer:
         settings: ClusterSettings,
         replica: Replica,
         roster: Roster,
-        shards: ShardStore,
-        peers: ShardPeers,
-        rebuilder: Rebuilder,
+        holders: ShardPeers,
+        workers: Workers,
         rewriter: Rewriter,
         pacer: Pacer,
         pulses: Mapping[int, Pulse],
-        now_ms: Callable[[], int],
+        overdue: Callable[[], frozenset[int]],
         now_s: Callable[[], float],
     ) -> None:
-        """`pulses` are the latest answers of agents to this leader's beats."""
+        """`pulses` are the latest answers of agents to this leader's beats; `overdue` tells
+        which slots are down for so long that they are given up."""
         self._settings = settings
         self._replica = replica
         self._roster = roster
-        self._shards = shards
-        self._peers = peers
-        self._rebuilder = rebuilder
+        self._holders = holders
+        self._workers = workers
         self._rewriter = rewriter
         self._pacer = pacer
         self._pulses = pulses
-        self._now_ms = now_ms
+        self._overdue = overdue
         self._now_s = now_s
         self.progress = Progress(now_s)
         self._turn = 0
@@ -108,11 +104,7 @@ class Repairer:
         return self._replica.state
 
     async def run(self) -> None:
-        """Repairs until cancelled, from nothing that an earlier view has left."""
-        self.progress = Progress(self._now_s)
-        self._well = self._planned_without = None
-        self._unfit_until.clear()
-        self._healed_until.clear()
+        """Repairs until cancelled."""
         advanced = False
         while True:
             if not advanced:
@@ -178,11 +170,7 @@ class Repairer:
             agents=dict(state.agents),
             data_shards=settings.data_shards,
             parity_shards=settings.parity_shards,
-            gone=overdue(
-                state.agents,
-                now_ms=max(self._now_ms(), state.clock_ms),
-                delay_s=settings.tuning.repair_delay_s,
-            ),
+            gone=self._overdue(),
             damaged=self.damaged(),
             unfit=frozenset(self._unfit_until),
         )
@@ -334,10 +322,8 @@ class Repairer:
         return rebuilt.places
 
     async def _ask(self, worker: int, stripe: Stripe, targets: Mapping[int, int]) -> Rebuilt:
-        if worker == self._roster.slot:
-            return await self._rebuilder.rebuild(stripe, targets)
         agent = self._state.agents[worker]
-        work = asyncio.create_task(self._peers.rebuild(agent, stripe, targets))
+        work = asyncio.create_task(self._workers.rebuild(agent, stripe, targets))
         try:
             while not (await asyncio.wait([work], timeout=WATCH_S))[0]:
                 if not self._state.agents[worker].up:  # no need to wait for one that is frozen
@@ -365,16 +351,15 @@ class Repairer:
                 moved = entry is not None and entry.stripe.places[index] != place
                 if entry is not None and moved and holder is not None and holder.up:
                     at[place.slot].append(HeldShard(old.id, index, entry.stripe.version))
-        await asyncio.gather(*(self._drop(slot, shards) for slot, shards in at.items()))
+        await asyncio.gather(
+            *(self._drop(self._roster.agents[slot], shards) for slot, shards in at.items())
+        )
 
-    async def _drop(self, slot: int, shards: Sequence[HeldShard]) -> None:
-        if slot == self._roster.slot:
-            self._shards.drop_superseded(shards)
-            return
+    async def _drop(self, agent: AgentInfo, shards: Sequence[HeldShard]) -> None:
         try:
-            await self._peers.drop_superseded(self._roster.agents[slot], shards)
+            await self._holders.drop_superseded(agent, shards)
         except Unavailable as error:
-            log.info("drop not delivered agent=%s error=%s", slot_name(slot), error)
+            log.info("drop not delivered agent=%s error=%s", slot_name(agent.slot), error)
 
     # -- reshaping --------------------------------------------------------------
 

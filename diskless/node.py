@@ -1,11 +1,11 @@
 """One agent, put together: its parts, its doors and its background work.
 
 Knows nothing of Ray: a Ray actor runs one of these, a local cluster several in one
-process. Everything runs on the event loop that `start` was called on.
+process. Everything runs on the event loop that `start` was called on. Nothing is decided
+here: this is the one place that knows all parts, and only how they are connected.
 """
 
 import asyncio
-import json
 import logging
 import os
 import secrets
@@ -17,21 +17,19 @@ from typing import Any
 from xxhash import xxh3_64_intdigest
 
 from diskless.agent.faults import Faults
-from diskless.agent.janitor import Janitor, Sweeper
-from diskless.agent.membership import Member, Monitor
-from diskless.agent.pacer import Pacer
+from diskless.agent.holders import Holders
+from diskless.agent.leading import Leader
+from diskless.agent.membership import Member
 from diskless.agent.packer import Packer
-from diskless.agent.ports import Hold
+from diskless.agent.ports import Hold, Hosts
 from diskless.agent.reader import Reader
-from diskless.agent.rebuilder import Rebuilder
-from diskless.agent.repairer import Repairer
+from diskless.agent.rebuilder import AllWorkers, Rebuilder
 from diskless.agent.replica import Replica
-from diskless.agent.report import Reporter
-from diskless.agent.rewriter import Rewriter
 from diskless.agent.roster import Roster
 from diskless.agent.router import Router
 from diskless.agent.scrubber import Scrubber
 from diskless.agent.shards import RESERVE_SHARE, ShardStore
+from diskless.agent.sweeper import Sweeper
 from diskless.agent.uploads import Uploads
 from diskless.agent.writer import Writer
 from diskless.config import ClusterSettings
@@ -73,34 +71,42 @@ def gateway_port(cluster_id: str, slot: int) -> int:
 
 
 class Node:
-    def __init__(self, settings: NodeSettings) -> None:
+    def __init__(self, settings: NodeSettings, *, hosts: Hosts | None = None) -> None:
+        """`hosts` starts agents elsewhere whose own hosts are gone, if somebody can."""
         self.settings = settings
         self.slot = settings.slot
         self.boot = secrets.token_hex(8)
-        cluster, tuning = settings.cluster, settings.cluster.tuning
+        self._hosts = hosts
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.address = ""
+        self.gateway_address = ""
+        self._connect_agents()
+        self._keep_bytes()
+        self._belong()
+        self._open_doors()
+
+    def _connect_agents(self) -> None:
+        """What this agent knows of the others, the way to them, and the namespace."""
+        cluster, tuning = self.settings.cluster, self.settings.cluster.tuning
         self.roster = Roster(
             slot=self.slot,
-            seeds=settings.seeds,
+            seeds=self.settings.seeds,
             now_s=time.monotonic,
             suspect_s=2 * tuning.failure_timeout_s,
         )
         self.faults = Faults()
         self.peers = Peers(
-            slot=self.slot, secret=settings.secret, tuning=tuning, faults=self.faults
+            slot=self.slot, secret=self.settings.secret, tuning=tuning, faults=self.faults
         )
         self.replica = Replica(
             slot=self.slot,
             settings=cluster,
             roster=self.roster,
             peers=self.peers,
+            lead=self._lead,
             now_ms=_now_ms,
         )
         self.peers.on_broken = self.replica.stream_broke
-        self.shards = ShardStore(
-            bytes_max=cluster.memory_bytes,
-            now_s=time.monotonic,
-            other_bytes=lambda: self.replica.state.bytes_used + self.faults.ballast_bytes,
-        )
         self.namespace = Router(
             replica=self.replica,
             roster=self.roster,
@@ -108,21 +114,28 @@ class Node:
             timeout_s=tuning.request_timeout_s,
             failure_timeout_s=tuning.failure_timeout_s,
         )
+
+    def _keep_bytes(self) -> None:
+        """What stores bytes, reads them, and makes them again."""
+        cluster, tuning = self.settings.cluster, self.settings.cluster.tuning
+        self.shards = ShardStore(
+            bytes_max=cluster.memory_bytes,
+            now_s=time.monotonic,
+            other_bytes=lambda: self.replica.state.bytes_used + self.faults.ballast_bytes,
+        )
+        self.holders = Holders(slot=self.slot, shards=self.shards, peers=self.peers)
         self.writer = Writer(
-            settings=cluster, roster=self.roster, shards=self.shards, peers=self.peers
+            settings=cluster, roster=self.roster, shards=self.shards, holders=self.holders
         )
         self.reader = Reader(
             roster=self.roster,
-            shards=self.shards,
-            peers=self.peers,
+            holders=self.holders,
             locate=lambda stripes: self.namespace.query(q.Locate(tuple(stripes))),
             hedge_delay_s=tuning.hedge_delay_s,
             patience_s=2 * tuning.failure_timeout_s,
             lost_after_s=tuning.repair_delay_s,
         )
-        self.rebuilder = Rebuilder(
-            roster=self.roster, shards=self.shards, peers=self.peers, reader=self.reader
-        )
+        self.rebuilder = Rebuilder(roster=self.roster, holders=self.holders, reader=self.reader)
         self.packer = Packer(
             tuning=tuning,
             roster=self.roster,
@@ -131,54 +144,10 @@ class Node:
             read_stripe=self.reader.read_stripe,
         )
         self.uploads = Uploads(writer=self.writer, tuning=tuning, now_s=time.monotonic)
-        self.member = Member(
-            roster=self.roster,
-            shards=self.shards,
-            holds=self._holds,
-            messages_sent=lambda: self.peers.messages_sent,
-            corrupt_shards_seen=lambda: self.reader.corrupt_shards_seen,
-            requests=lambda: self.door.requests,
-            retain=self.peers.retain,
-            repair_delay_s=tuning.repair_delay_s,
-        )
-        self.monitor = Monitor(
-            slot=self.slot,
-            replica=self.replica,
-            member=self.member,
-            roster=self.roster,
-            peers=self.peers,
-            failure_timeout_s=tuning.failure_timeout_s,
-            inline_room=self._has_inline_room,
-        )
-        rewriter = Rewriter(
-            replica=self.replica, writer=self.writer, reader=self.reader, tuning=tuning
-        )
-        self.pacer = Pacer(share=tuning.repair_share)
-        self.replica.on_client_command = self.pacer.note_command
-        self.repairer = Repairer(
-            settings=cluster,
-            replica=self.replica,
-            roster=self.roster,
-            shards=self.shards,
-            peers=self.peers,
-            rebuilder=self.rebuilder,
-            rewriter=rewriter,
-            pacer=self.pacer,
-            pulses=self.monitor.pulses,
-            now_ms=_now_ms,
-            now_s=time.monotonic,
-        )
-        self.janitor = Janitor(
-            replica=self.replica,
-            roster=self.roster,
-            shards=self.shards,
-            peers=self.peers,
-            rewriter=rewriter,
-            pulses=self.monitor.pulses,
-            damaged=self.repairer.damaged,
-            tuning=tuning,
-            now_ms=_now_ms,
-        )
+
+    def _belong(self) -> None:
+        """What makes it a member, and what it does in the background."""
+        tuning = self.settings.cluster.tuning
         self.sweeper = Sweeper(
             slot=self.slot,
             shards=self.shards,
@@ -187,19 +156,21 @@ class Node:
             tuning=tuning,
         )
         self.scrubber = Scrubber(shards=self.shards, bytes_per_s=tuning.scrub_bytes_per_s)
-        reporter = Reporter(
-            settings=cluster,
-            cluster_id=settings.cluster_id,
-            slot=self.slot,
-            replica=self.replica,
-            pulses=self.monitor.pulses,
-            repairer=self.repairer,
-            unhosted=lambda: self.unhosted,
-            now_ms=_now_ms,
+        self.member = Member(
+            roster=self.roster,
+            shards=self.shards,
+            sweeper=self.sweeper,
+            holds=self._holds,
+            messages_sent=lambda: self.peers.messages_sent,
+            corrupt_shards_seen=lambda: self.reader.corrupt_shards_seen,
+            requests=lambda: self.door.requests,
+            retain=self.peers.retain,
+            repair_delay_s=tuning.repair_delay_s,
         )
-        self.replica.report = lambda: json.dumps(reporter.report()).encode()
-        self.replica.on_roster = self.monitor.publish
-        self.replica.on_role = self._on_role
+
+    def _open_doors(self) -> None:
+        """What other agents and clients reach."""
+        settings = self.settings
         self.server = AgentServer(
             slot=self.slot,
             secret=settings.secret,
@@ -210,10 +181,9 @@ class Node:
             voter=self.replica,
         )
         self.door = ClientDoor(
-            settings=cluster,
+            settings=settings.cluster,
             cluster_id=settings.cluster_id,
             roster=self.roster,
-            replica=self.replica,
             namespace=self.namespace,
             packer=self.packer,
             reader=self.reader,
@@ -221,13 +191,34 @@ class Node:
             faults=self.faults,
             shards=self.shards,
         )
-        self.gateway = Gateway(self.door, secret=settings.secret, tuning=tuning)
-        self.address = ""
-        self.gateway_address = ""
-        self.unhosted: Mapping[int, str] = {}
-        """What becomes of slots whose nodes are gone: whoever can start agents keeps it."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._leading: set[asyncio.Task[None]] = set()
+        self.gateway = Gateway(self.door, secret=settings.secret, tuning=settings.cluster.tuning)
+
+    @property
+    def leading(self) -> Leader | None:
+        """What this agent does because it leads, while it does."""
+        leading = self.replica.leading
+        assert leading is None or isinstance(leading, Leader)
+        return leading
+
+    def _lead(self) -> Leader:
+        leader = Leader(
+            settings=self.settings.cluster,
+            cluster_id=self.settings.cluster_id,
+            replica=self.replica,
+            roster=self.roster,
+            member=self.member,
+            peers=self.peers,
+            holders=self.holders,
+            workers=AllWorkers(slot=self.slot, here=self.rebuilder, peers=self.peers),
+            writer=self.writer,
+            reader=self.reader,
+            hosts=self._hosts,
+            inline_room=self._has_inline_room,
+            now_ms=_now_ms,
+            now_s=time.monotonic,
+        )
+        leader.begin()
+        return leader
 
     async def start(self) -> None:
         """Opens the doors. Then `form` or `recover` makes it a member."""
@@ -274,7 +265,7 @@ class Node:
         """Ends at once, as a crash would, but leaves no socket or task behind."""
         for task in self._tasks:
             task.cancel()
-        self.monitor.stop()
+        self.replica.close()
         await self.gateway.stop()
         self.uploads.close_all()
         self.reader.close()
@@ -302,17 +293,6 @@ class Node:
             ),
         )
 
-    def _on_role(self, leads: bool) -> None:
-        """What only the leader does begins and ends with its view."""
-        for task in self._leading:
-            task.cancel()
-        self._leading.clear()
-        self.monitor.stop()
-        if leads:
-            self.monitor.begin()
-            for work in (self.monitor.run(), self.janitor.run(), self.repairer.run()):
-                self._leading.add(self._spawn(work))
-
     def _has_inline_room(self) -> bool:
         cluster = self.settings.cluster
         allowed = cluster.tuning.inline_share_max * cluster.memory_bytes
@@ -325,11 +305,10 @@ class Node:
         mine = Hold(self.slot, self.shards.incarnation, self.writer.held_from)
         return [mine, *self.uploads.holds()]
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

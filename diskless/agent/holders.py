@@ -1,0 +1,72 @@
+"""The shard memories of all agents, this one's among them.
+
+The one place that knows whether a shard lies here or elsewhere: whoever stores, fetches or
+drops shards asks it, and need not know.
+"""
+
+from collections.abc import Sequence
+
+from diskless.agent.ports import Buffer, ShardPeers
+from diskless.agent.shards import ShardStore
+from diskless.model import AgentInfo, HeldShard
+
+
+class Holders:
+    """Implements ShardPeers. What lies here is done at once, without waiting."""
+
+    def __init__(self, *, slot: int, shards: ShardStore, peers: ShardPeers) -> None:
+        self._slot = slot
+        self._shards = shards
+        self._peers = peers
+
+    async def store(
+        self,
+        agent: AgentInfo,
+        *,
+        stripe: str,
+        index: int,
+        data: Buffer,
+        checksums: bytes,
+        version: int = 0,
+        from_reserve: bool = False,
+    ) -> int:
+        if agent.slot == self._slot:
+            return self._shards.store(
+                stripe, index, memoryview(data), checksums,
+                version=version, from_reserve=from_reserve,
+            )  # fmt: skip
+        return await self._peers.store(
+            agent,
+            stripe=stripe,
+            index=index,
+            data=data,
+            checksums=checksums,
+            version=version,
+            from_reserve=from_reserve,
+        )
+
+    async def fetch(
+        self, agent: AgentInfo, *, stripe: str, index: int, first_block: int, blocks: int
+    ) -> tuple[memoryview, bytes]:
+        if agent.slot == self._slot:
+            return self._shards.fetch(stripe, index, first_block=first_block, blocks=blocks)
+        return await self._peers.fetch(
+            agent, stripe=stripe, index=index, first_block=first_block, blocks=blocks
+        )
+
+    async def drop(self, agent: AgentInfo, stripes: Sequence[str]) -> None:
+        if agent.slot == self._slot:
+            self._shards.drop(stripes)
+        else:
+            await self._peers.drop(agent, stripes)
+
+    async def drop_superseded(self, agent: AgentInfo, shards: Sequence[HeldShard]) -> None:
+        if agent.slot == self._slot:
+            self._shards.drop_superseded(shards)
+        else:
+            await self._peers.drop_superseded(agent, shards)
+
+    async def verify(self, agent: AgentInfo, *, stripe: str, index: int) -> bool:
+        if agent.slot == self._slot:
+            return self._shards.verify(stripe, index)
+        return await self._peers.verify(agent, stripe=stripe, index=index)

@@ -1,0 +1,168 @@
+"""The leader's watch over the agents: its beats, and who is down.
+
+An agent is marked down by a command when it refuses connections or is silent for
+`failure_timeout`; if the same life answers again it is marked up again and keeps its shards.
+What is known here of others was heard in this view.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from diskless.agent.membership import Member
+from diskless.agent.ports import Beat, LeaderPeers, Pulse
+from diskless.agent.replica import Replica
+from diskless.agent.roster import Roster
+from diskless.errors import DisklessError, Unavailable
+from diskless.model import AgentInfo, slot_name
+from diskless.namespace import commands as c
+
+log = logging.getLogger(__name__)
+
+BEATS_PER_TIMEOUT = 4
+
+
+class Monitor:
+    def __init__(
+        self,
+        *,
+        slot: int,
+        replica: Replica,
+        member: Member,
+        roster: Roster,
+        peers: LeaderPeers,
+        failure_timeout_s: float,
+        inline_room: Callable[[], bool],
+    ) -> None:
+        self._slot = slot
+        self._replica = replica
+        self._member = member
+        self._roster = roster
+        self._peers = peers
+        self._timeout_s = failure_timeout_s
+        self._inline_room = inline_room
+        self._heard_s: dict[int, float] = {}
+        self._beating: dict[int, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+        self.pulses: dict[int, Pulse] = {}
+        """The latest answer of each agent, this one's among them."""
+
+    def publish(self) -> None:
+        """Brings a changed roster to this agent at once and to the others soon."""
+        state = self._replica.state
+        self._roster.leader = self._slot
+        self._member.learn(version=state.roster_version, agents=state.agents.values())
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Beats until cancelled."""
+        loop = asyncio.get_running_loop()
+        interval_s = self._timeout_s / BEATS_PER_TIMEOUT
+        woke_s = loop.time()
+        while True:
+            now_s = loop.time()
+            if now_s - woke_s > interval_s + self._timeout_s / 2:
+                # We were the ones asleep: others may have answered all along.
+                log.warning("own pause of %.2f s: nobody is accused for it", now_s - woke_s)
+                self._heard_s = dict.fromkeys(self._heard_s, now_s)
+            woke_s = now_s
+            self._roster.inline_room = self._inline_room()
+            await self._note_self()
+            for agent in list(self._replica.state.agents.values()):
+                if agent.slot != self._slot and agent.slot not in self._beating:
+                    self._beating[agent.slot] = asyncio.create_task(self._beat(agent))
+            await self._pause(interval_s)
+
+    async def _note_self(self) -> None:
+        """A former leader may have marked this agent down; nobody else would undo it."""
+        mine = self._replica.state.agents.get(self._slot)
+        pulse = self.pulses[self._slot] = self._member.vital_signs()
+        if mine is not None:
+            await self._note(mine, pulse)
+
+    async def _pause(self, interval_s: float) -> None:
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(interval_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def stop(self) -> None:
+        for task in list(self._beating.values()):
+            task.cancel()
+
+    async def _beat(self, agent: AgentInfo) -> None:
+        try:
+            await self._beat_until_current(agent)
+        finally:
+            self._beating.pop(agent.slot, None)
+
+    async def _beat_until_current(self, agent: AgentInfo) -> None:
+        """Beats until the agent has the current roster, or fails to answer."""
+        self._heard_s.setdefault(agent.slot, asyncio.get_running_loop().time())
+        attempts = 0
+        while True:
+            started_s = asyncio.get_running_loop().time()
+            try:
+                pulse = await self._peers.beat(
+                    agent, self._beat_for(agent), timeout_s=self._timeout_s
+                )
+            except Unavailable as error:
+                attempts += 1
+                took_s = asyncio.get_running_loop().time() - started_s
+                refused = took_s < self._timeout_s / 2
+                if attempts == 1 and refused:
+                    continue  # the stream broke; only a refused new one counts
+                await self._judge(agent, refused, error)
+                return
+            await self._note(agent, pulse)
+            if pulse.roster_version >= self._replica.state.roster_version:
+                return
+
+    def _beat_for(self, agent: AgentInfo) -> Beat:
+        state = self._replica.state
+        known = self.pulses.get(agent.slot)
+        fresh = (
+            known is not None
+            and known.boot == agent.boot
+            and known.roster_version == state.roster_version
+        )
+        roster = None if fresh else tuple(state.agents.values())
+        return Beat(
+            self._slot, state.roster_version, roster, self._roster.inline_room, self._replica.view
+        )
+
+    async def _judge(self, agent: AgentInfo, refused: bool, error: Unavailable) -> None:
+        """After a beat without an answer: down, or not yet."""
+        self.pulses.pop(agent.slot, None)
+        now_s = asyncio.get_running_loop().time()
+        silent_s = now_s - self._heard_s.get(agent.slot, now_s)
+        current = self._replica.state.agents.get(agent.slot)
+        if current is None or current.boot != agent.boot or not current.up:
+            return
+        if refused or silent_s >= self._timeout_s:
+            log.warning("agent down slot=%s error=%s", slot_name(agent.slot), error)
+            await self._try(c.AgentDown(agent.slot, agent.incarnation))
+
+    async def _note(self, agent: AgentInfo, pulse: Pulse) -> None:
+        current = self._replica.state.agents.get(agent.slot)
+        if current is None or pulse.boot != current.boot:
+            return  # a new life at an old address: it will join by itself
+        self._heard_s[agent.slot] = asyncio.get_running_loop().time()
+        self.pulses[agent.slot] = pulse
+        if not current.up:
+            log.info("agent back slot=%s", slot_name(agent.slot))
+            await self._try(
+                c.AgentUp(
+                    current.slot, current.boot, current.address, current.gateway,
+                    current.socket, current.host, current.node, current.pid,
+                )
+            )  # fmt: skip
+
+    async def _try(self, command: c.Command) -> None:
+        """If it fails another leader judges for itself, or this one again."""
+        try:
+            await self._replica.execute(command)
+        except DisklessError as error:
+            log.info("membership not recorded command=%s error=%s", command, error)
