@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, auto
 from typing import Any
 
-import grpc
 import ray
 from ray._private.grpc_utils import init_grpc_channel
 from ray.core.generated import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
@@ -24,6 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from diskless.errors import Unavailable
 from diskless.launch import ray_link
 from diskless.launch.seats import RayNode
+from diskless.rpc import unary
 
 KNOCK_TIMEOUT_S = 3.0
 ASK_TIMEOUT_S = 5.0
@@ -79,10 +79,10 @@ def _ask(method: str, request: Any) -> Any:
     with init_grpc_channel(address, _DIRECT) as channel:
         stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
         try:
-            return getattr(stub, method)(request, timeout=ASK_TIMEOUT_S)
-        except grpc.RpcError as error:
+            return unary.ask(getattr(stub, method), request, timeout_s=ASK_TIMEOUT_S)
+        except Unavailable as error:
             raise Unavailable(
-                f"Ray's control store at {address} did not answer {method} ({error.details()}): "
+                f"Ray's control store at {address} did not answer {method} ({error}): "
                 "see whether its head runs and can be reached, and try again"
             ) from error
 
@@ -114,9 +114,10 @@ def _is_serving(node: RayNode) -> bool:
     host = f"[{node.address}]" if ":" in node.address else node.address
     with init_grpc_channel(f"{host}:{node.port}", _DIRECT) as channel:
         try:
-            return bool(channel.unary_unary(_HEALTH)(b"", timeout=KNOCK_TIMEOUT_S) == _SERVING)
-        except grpc.RpcError:
+            answer = unary.ask(channel.unary_unary(_HEALTH), b"", timeout_s=KNOCK_TIMEOUT_S)
+        except Unavailable:
             return False
+        return bool(answer == _SERVING)
 
 
 def affinity(node_id: str) -> NodeAffinitySchedulingStrategy:
