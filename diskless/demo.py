@@ -106,7 +106,7 @@ def _count_words(client: Client, spark: "SparkSession") -> bool:
         print(
             f"    {progress['batchId']:5}  {progress['numInputRows']:6}  "
             f"{progress['durationMs']['triggerExecution']:10} ms  "
-            f"{checkpoint_ms(progress):12.0f} ms  {client.status()['margin']:8}",
+            f"{checkpoint_ms(progress):12.0f} ms  {client.status().margin:8}",
             flush=True,
         )
         if progress["batchId"] == KILL_AFTER:
@@ -121,8 +121,8 @@ def _count_words(client: Client, spark: "SparkSession") -> bool:
         note(f"{sum(counted.values())} words, {len(counted)} different ones: {verdict}")
     stored = client.status()
     print(
-        f"    the checkpoint holds {format_bytes(stored['bytes_logical'])}, "
-        f"as {format_bytes(stored['bytes_stored'])} in the agents' memory"
+        f"    the checkpoint holds {format_bytes(stored.bytes_logical)}, "
+        f"as {format_bytes(stored.bytes_stored)} in the agents' memory"
     )
     return equal
 
@@ -130,7 +130,7 @@ def _count_words(client: Client, spark: "SparkSession") -> bool:
 def _kill_two(client: Client) -> None:
     from diskless.launch import ray_cluster
 
-    leader = parse_slot(client.status()["leader"])
+    leader = parse_slot(client.status().leader)
     victims = ray_cluster.kill(SETTINGS.name, [leader, SETTINGS.agents - 1])
     named = " and ".join(f"{slot_name(victim.slot)} (pid {victim.pid})" for victim in victims)
     print(f"    SIGKILL to the leader and another agent: {named}")

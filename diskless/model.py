@@ -1,4 +1,4 @@
-"""The nouns that all parts share: stripes, extents, file records, agents.
+"""The nouns that all parts share: stripes, extents, file records, agents, the cluster's status.
 
 All are immutable, cheap (msgspec structs) and mean the same in the log, on gRPC
 and in memory. Nothing here does I/O or knows where it is stored.
@@ -142,6 +142,105 @@ class AgentInfo(Struct, frozen=True):
     """Since when it is down, by the log's time; 0 while it is up."""
     draining: bool = False
     """It gets no new shards, and those that it has are moved elsewhere."""
+
+
+class AgentStatus(Struct, frozen=True, kw_only=True):
+    """An agent, as the leader reports it; one that has not joined yet has only a name."""
+
+    slot: str
+    state: str
+    """starting, up, draining or down."""
+    pid: int = 0
+    node: str = ""
+    host: str = ""
+    address: str = ""
+    incarnation: int = 0
+    shards: int = 0
+    bytes_used: int = 0
+    bytes_max: int = 0
+    shards_placed: int = 0
+    """Shards that the namespace has there, in whichever life."""
+
+
+class VoterStatus(Struct, frozen=True, kw_only=True):
+    slot: str
+    role: str
+    """leader, follower or gone."""
+    lag: int | None
+    """Entries of the log that it lacks; None if it is silent or has no memory."""
+
+
+class LogStatus(Struct, frozen=True, kw_only=True):
+    op: int = 0
+    commit: int = 0
+    entries: int = 0
+    bytes: int = 0
+
+
+class StripeCounts(Struct, frozen=True, kw_only=True):
+    total: int = 0
+    healthy: int = 0
+    degraded: int = 0
+    lost: int = 0
+
+
+class RepairStatus(Struct, frozen=True, kw_only=True):
+    state: str = "idle"
+    """idle, waiting, rebuilding or reshaping."""
+    stripes_left: int = 0
+    bytes_left: int = 0
+    bytes_done: int = 0
+    bytes_per_s: int = 0
+    eta_s: float | None = None
+    waiting: int = 0
+    """Stripes about which nothing can be done until an agent is back, or given up."""
+    unprotectable: int = 0
+    """Stripes that no agent has room for."""
+    lost: int = 0
+
+
+class ClusterStatus(Struct, frozen=True, kw_only=True):
+    """The whole cluster as its leader sees it: what `diskless status --json` prints."""
+
+    name: str = ""
+    cluster_id: str = ""
+    data_shards: int = 0
+    parity_shards: int
+    leader: str = ""
+    margin: int
+    """How many more losses everything that is stored survives, and the namespace too."""
+    margin_hosts: int
+    view: int = 0
+    voters: list[VoterStatus] = []
+    log: LogStatus = LogStatus()
+    commits_per_s: float = 0.0
+    agents: list[AgentStatus]
+    unhosted: dict[str, str] = {}
+    """What becomes of agents that are down and have lost their hosts."""
+    stripes: StripeCounts = StripeCounts()
+    repair: RepairStatus = RepairStatus()
+    files: int = 0
+    directories: int = 0
+    bytes_logical: int = 0
+    bytes_stored: int = 0
+    bytes_inline: int = 0
+    stripes_freed: int = 0
+    sessions: int = 0
+    grpc_messages: int = 0
+    damaged_shards: int = 0
+    corrupt_shards_seen: int = 0
+
+    def is_protected(self) -> bool:
+        """Whether everything survives k losses."""
+        return self.margin >= self.parity_shards
+
+    def is_whole(self) -> bool:
+        """Protected, every agent up, and every voter with its memory."""
+        return (
+            self.is_protected()
+            and all(agent.state == "up" for agent in self.agents)
+            and all(voter.lag is not None for voter in self.voters)
+        )
 
 
 def cut(extents: Iterable[Extent], offset: int, length: int) -> list[Extent]:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
 
+import msgspec
 import psutil
 
 import diskless
@@ -29,7 +30,7 @@ from diskless.codec import codec_for
 from diskless.config import MIB, Tuning
 from diskless.errors import DisklessError
 from diskless.launch.local import LocalCluster
-from diskless.model import FileRecord, Stripe, StripeId, cut
+from diskless.model import AgentStatus, ClusterStatus, FileRecord, Stripe, StripeId, cut
 from diskless.node import Node
 
 WAIT_S = 15.0
@@ -62,7 +63,7 @@ def eventually(condition: Callable[[], object], timeout_s: float = WAIT_S) -> No
 
 
 def states(client: Client) -> list[str]:
-    return [agent["state"] for agent in client.status()["agents"]]
+    return [agent.state for agent in client.status().agents]
 
 
 def is_whole(client: Client, agents: int) -> bool:
@@ -71,8 +72,7 @@ def is_whole(client: Client, agents: int) -> bool:
         status = client.status()
     except DisklessError:
         return False  # a leader is being elected
-    up = [agent["state"] for agent in status["agents"]] == ["up"] * agents
-    return bool(status["margin"] == status["parity_shards"] and up)
+    return status.is_whole() and len(status.agents) == agents
 
 
 def content(size: int, seed: object = 0) -> bytes:
@@ -248,9 +248,8 @@ class Program:
         assert done.stderr.count("\n") == 1, done.stderr
         return str(done.stderr)
 
-    def agent(self, slot: int) -> dict[str, Any]:
-        agent: dict[str, Any] = self.ok("status")["agents"][slot]
-        return agent
+    def agent(self, slot: int) -> AgentStatus:
+        return msgspec.convert(self.ok("status"), ClusterStatus).agents[slot]
 
 
 @contextmanager

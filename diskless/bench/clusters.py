@@ -24,6 +24,7 @@ from diskless.client.descriptor import HOME_VARIABLE
 from diskless.config import MIB, ClusterSettings, Tuning
 from diskless.errors import NoCluster
 from diskless.launch import ray_cluster
+from diskless.model import ClusterStatus
 
 MEMORY_BYTES = 1024 * MIB
 QUICK_FREEING = {"free_delay_s": 0.3, "janitor_interval_s": 0.2}
@@ -32,8 +33,6 @@ RECOVERY_TIMEOUT_S = 60.0
 POLL_S = 0.02
 FAILURE_CHARS = 500
 SPAWN = multiprocessing.get_context("spawn")
-
-Status = dict[str, Any]
 
 
 class Cluster:
@@ -60,22 +59,22 @@ class Cluster:
 
     def pids(self) -> dict[int, int]:
         """Of the agents that are up, by slot."""
-        agents = enumerate(self.client.status()["agents"])
-        return {slot: agent["pid"] for slot, agent in agents if agent["state"] == "up"}
+        agents = enumerate(self.client.status().agents)
+        return {slot: agent.pid for slot, agent in agents if agent.state == "up"}
 
     def wait_recovered(self) -> None:
         """Until all agents are up, every voter takes part and everything is protected."""
-        wait_for(self.client, _is_well, timeout_s=RECOVERY_TIMEOUT_S, what="the cluster is well")
-
-
-def _is_well(status: Status) -> bool:
-    up = all(agent["state"] == "up" for agent in status["agents"])
-    return up and bool(status["margin"] == status["parity_shards"])
+        wait_for(
+            self.client,
+            ClusterStatus.is_whole,
+            timeout_s=RECOVERY_TIMEOUT_S,
+            what="the cluster is well",
+        )
 
 
 def wait_for(
-    client: Client, reached: Callable[[Status], bool], *, timeout_s: float, what: str
-) -> Status:
+    client: Client, reached: Callable[[ClusterStatus], bool], *, timeout_s: float, what: str
+) -> ClusterStatus:
     """The first status that is as wanted. Raises TimeoutError, with the last one."""
     deadline = time.monotonic() + timeout_s
     while not reached(status := client.status()):

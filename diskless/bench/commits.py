@@ -73,7 +73,7 @@ def _failover(running: Cluster, sizes: Sizes, record: Recorder) -> None:
     timeout_s = running.settings.tuning.failure_timeout_s
     for turn in range(sizes.leader_kills):
         running.wait_recovered()
-        leader = parse_slot(store.status()["leader"])
+        leader = parse_slot(store.status().leader)
         gap_s = _gap_s(store, lambda: running.kill([leader]), f"/gap-{turn}", acknowledged)  # noqa: B023
         record.add(works.GAP, SYSTEM, gap_s / timeout_s, "failure timeouts")
     if not sizes.leader_kills:

@@ -57,8 +57,8 @@ def _files(running: Cluster, sizes: Sizes, record: Recorder, say: Say) -> None:
     before: tuple[int, int] | None = None
     for files in sorted(sizes.growth_files):
         say(f"{files} files")
-        _fill(store, f"/many-{files}", files - store.status()["files"])
-        now = store.status()["files"], _resident_bytes(running)
+        _fill(store, f"/many-{files}", files - store.status().files)
+        now = store.status().files, _resident_bytes(running)
         if before is not None:  # The first files also fill heaps, caches and logs for good.
             grown = (now[1] - before[1]) / (now[0] - before[0])
             record.add(works.GROWN_MEMORY, SYSTEM, grown, "bytes, all agents", size=files)

@@ -15,13 +15,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from diskless.bench import queries, works
-from diskless.bench.clusters import Cluster, Status, cluster, shape_settings, wait_for
+from diskless.bench.clusters import Cluster, cluster, shape_settings, wait_for
 from diskless.bench.query import Plan, cached_share
 from diskless.bench.recorder import Recorder, Say
 from diskless.bench.sizes import Sizes
 from diskless.client.client import Client
 from diskless.config import GIB, MIB
-from diskless.model import parse_slot
+from diskless.model import ClusterStatus, parse_slot
 
 SYSTEM = works.diskless(works.MAIN_SHAPE)
 DISK_DIRECTORY = "/var/tmp"
@@ -69,10 +69,10 @@ def _kills(running: Cluster, sizes: Sizes, record: Recorder) -> None:
             running.wait_recovered()
             healthy_s = _healthy_s(stream)
             status = running.client.status()
-            leader = parse_slot(status["leader"])
+            leader = parse_slot(status.leader)
             victim = leader if turn % 2 == 0 else (leader + 1) % running.settings.agents
             killed_s = time.time()
-            os.kill(status["agents"][victim]["pid"], signal.SIGKILL)
+            os.kill(status.agents[victim].pid, signal.SIGKILL)
             while (news := stream.next())["committed_s"] < killed_s:
                 pass
             record.add(works.AFTER_KILL, SYSTEM, news["committed_s"] - killed_s, "s")
@@ -184,7 +184,7 @@ def _rebuild(running: Cluster, megabytes: float, record: Recorder) -> None:
     lives = _lives(status)
     killed = time.monotonic()
     for slot in VICTIMS:
-        os.kill(status["agents"][slot]["pid"], signal.SIGKILL)
+        os.kill(status.agents[slot].pid, signal.SIGKILL)
     wait_for(client, _both_gone, timeout_s=TIMEOUT_S, what="both agents are known to be gone")
     note(works.DETECTION, time.monotonic() - killed)
     note(works.DEGRADED_READ, _read_s(client, data, count))
@@ -196,13 +196,13 @@ def _rebuild(running: Cluster, megabytes: float, record: Recorder) -> None:
     client.delete("/rebuild", recursive=True)
 
 
-def _both_gone(status: Status) -> bool:
+def _both_gone(status: ClusterStatus) -> bool:
     """Down, or in another life already."""
-    return all(status["agents"][slot]["state"] != "up" for slot in VICTIMS)
+    return all(status.agents[slot].state != "up" for slot in VICTIMS)
 
 
-def _lives(status: Status) -> int:
-    return sum(agent["incarnation"] for agent in status["agents"])
+def _lives(status: ClusterStatus) -> int:
+    return sum(agent.incarnation for agent in status.agents)
 
 
 def _read_s(client: Client, data: bytes, count: int) -> float:

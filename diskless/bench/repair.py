@@ -4,13 +4,11 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from diskless.bench import works
 from diskless.bench.clusters import (
     QUICK_FREEING,
     Cluster,
-    Status,
     cluster,
     shape_settings,
     wait_for,
@@ -20,6 +18,7 @@ from diskless.bench.sizes import Sizes
 from diskless.client.client import Client
 from diskless.config import MIB
 from diskless.errors import DisklessError
+from diskless.model import ClusterStatus
 
 FILE_MIB = 64
 TINY = b"t" * 200
@@ -47,14 +46,14 @@ def _rebuild(running: Cluster, mib: int, record: Recorder) -> None:
     before = _lives(store.status())
     running.kill(VICTIMS)
 
-    def wait(reached: Callable[[Status], bool], what: str) -> None:
+    def wait(reached: Callable[[ClusterStatus], bool], what: str) -> None:
         wait_for(store, reached, timeout_s=REPAIR_TIMEOUT_S, what=what)
 
     # From the first that is back: repair does not wait for the other either.
     wait(lambda status: _lives(status) > before, "an agent is back")
     began = time.perf_counter()
     with _Commits(store) as repairing:
-        wait(lambda s: _lives(s) == before + 2 and _is_protected(s), "all is protected")
+        wait(lambda s: _lives(s) == before + 2 and s.is_protected(), "all is protected")
         took_s = time.perf_counter() - began
     record.add(works.REPAIR_WRITE, SYSTEM, mib / write_s, "MiB/s")
     record.add(works.REPAIR_RATE, SYSTEM, mib / took_s, "MiB/s")
@@ -64,13 +63,9 @@ def _rebuild(running: Cluster, mib: int, record: Recorder) -> None:
     record.add(works.REPAIR_COMMIT, SYSTEM, 1000 * repairing.median_s, "ms", note=note)
 
 
-def _lives(status: dict[str, Any]) -> int:
+def _lives(status: ClusterStatus) -> int:
     """How many lives all agents together have had."""
-    return sum(agent["incarnation"] for agent in status["agents"])
-
-
-def _is_protected(status: dict[str, Any]) -> bool:
-    return bool(status["margin"] == status["parity_shards"])
+    return sum(agent.incarnation for agent in status.agents)
 
 
 def _fill(store: Client, mib: int) -> float:

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from diskless.bench import works
 from diskless.bench.clusters import QUICK_FREEING, cluster, shape_settings
@@ -14,6 +13,7 @@ from diskless.bench.sizes import Sizes
 from diskless.bench.stores import SETTLE_TIMEOUT_S, wait_for_room
 from diskless.client.client import Client
 from diskless.config import KIB, MIB
+from diskless.model import ClusterStatus
 
 SMALL_FILES = 1000
 SMALL_BYTES = 20 * KIB
@@ -108,17 +108,17 @@ def _space(store: Client, record: Recorder) -> None:
         before = store.status()
         for n in range(count):
             store.write(f"/space/{n}", os.urandom(size))
-        after = _at_rest(store, before["bytes_inline"] if size > INLINE_FOR_GOOD_BYTES else None)
-        stored = after["bytes_stored"] - before["bytes_stored"]
+        after = _at_rest(store, before.bytes_inline if size > INLINE_FOR_GOOD_BYTES else None)
+        stored = after.bytes_stored - before.bytes_stored
         record.add(works.STORED, SYSTEM, stored / (size * count), "×", size=size / KIB)
     store.delete("/space", recursive=True)
     wait_for_room(store)
 
 
-def _at_rest(store: Client, inline_bytes: int | None) -> dict[str, Any]:
+def _at_rest(store: Client, inline_bytes: int | None) -> ClusterStatus:
     """The status once what was written inline has moved into stripes, if it will."""
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
-    while inline_bytes is not None and store.status()["bytes_inline"] > inline_bytes:
+    while inline_bytes is not None and store.status().bytes_inline > inline_bytes:
         if time.monotonic() > deadline:
             raise TimeoutError("inline files were not moved into stripes")
         time.sleep(0.1)
@@ -128,7 +128,7 @@ def _at_rest(store: Client, inline_bytes: int | None) -> dict[str, Any]:
 
 def _messages(store: Client) -> int:
     time.sleep(COUNTERS_S)
-    return int(store.status()["grpc_messages"])
+    return int(store.status().grpc_messages)
 
 
 def _check(found: bytes, expected: bytes) -> None:

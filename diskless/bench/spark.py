@@ -137,7 +137,7 @@ def _compare(
     events: list[Event] = []
     for turn in range(sizes.spark_turns):
         for name, place in places.items():
-            before = client.status()["log"]["op"]
+            before = client.status().log.op
             batches = sizes.spark_batches if setup == LONG else sizes.spark_more_batches
             warm = sizes.spark_warm * (1 if turn else 2)
             seen = _turn(spark, f"{place}/bench/{setup}", warm=warm, batches=batches)

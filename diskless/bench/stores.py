@@ -72,7 +72,7 @@ class DisklessStore:
 def wait_for_room(client: Client) -> None:
     """Waits until what was deleted has been freed."""
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
-    while client.status()["stripes_freed"]:
+    while client.status().stripes_freed:
         if time.monotonic() > deadline:
             raise TimeoutError("deleted stripes were not freed")
         time.sleep(SETTLE_POLL_S)

@@ -7,12 +7,11 @@ witness names it; what the margin lacks beyond the agents that are named counts 
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct
 
 from diskless.errors import OverBudget
-from diskless.model import parse_slot, slot_name
+from diskless.model import AgentStatus, ClusterStatus, parse_slot, slot_name
 
 HARMLESS = frozenset({"fill"})
 """Faults that make no byte harder to get: writes go elsewhere."""
@@ -40,11 +39,11 @@ class Down(Struct, frozen=True):
 
 
 def count_down(
-    status: Mapping[str, Any], active: Iterable[Active], damaged: Mapping[int, int] | None = None
+    status: ClusterStatus, active: Iterable[Active], damaged: Mapping[int, int] | None = None
 ) -> Down:
     """`damaged` tells how many shards with a byte that chaos flipped each slot still holds."""
     why: dict[int, str] = {}
-    agents = {parse_slot(agent["slot"]): agent for agent in status["agents"]}
+    agents = {parse_slot(agent.slot): agent for agent in status.agents}
     for fault in active:
         if fault.kind in HARMLESS:
             continue
@@ -53,25 +52,25 @@ def count_down(
                 why.setdefault(slot, _PARTICIPLE[fault.kind])
             elif not _has_returned(agents[slot], fault.incarnations.get(slot, 0)):
                 why.setdefault(slot, "killed")
-    unnoticed = sum(agents[slot]["state"] == "up" for slot in why)
+    unnoticed = sum(agents[slot].state == "up" for slot in why)
     damaged = damaged or {}
-    if status.get("damaged_shards", 0) < sum(damaged.values()):
+    if status.damaged_shards < sum(damaged.values()):
         unnoticed += sum(slot not in why for slot in damaged)  # Else the margin counts them all.
     for slot in damaged:
         why.setdefault(slot, "has corrupt shards")
     for slot, agent in agents.items():
-        if agent["state"] != "up":
+        if agent.state != "up":
             why.setdefault(slot, "dead")
-    for voter in status["voters"]:
-        if voter["lag"] is None and voter["role"] != "leader":
-            why.setdefault(parse_slot(voter["slot"]), "recovering")
-    lacking = int(status["parity_shards"]) - int(status["margin"])
+    for voter in status.voters:
+        if voter.lag is None and voter.role != "leader":
+            why.setdefault(parse_slot(voter.slot), "recovering")
+    lacking = status.parity_shards - status.margin
     return Down(why, max(len(why), lacking + unnoticed))
 
 
-def _has_returned(agent: Mapping[str, Any], incarnation: int) -> bool:
+def _has_returned(agent: AgentStatus, incarnation: int) -> bool:
     """As a new life. What it held counts in the margin until it is rebuilt."""
-    return agent["state"] == "up" and int(agent["incarnation"]) > incarnation
+    return agent.state == "up" and agent.incarnation > incarnation
 
 
 _PARTICIPLE = {

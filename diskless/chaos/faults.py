@@ -112,9 +112,9 @@ class Chaos:
         """Ends a host of the cluster: its agents and its Ray. Raises OverBudget, BadRequest."""
         with self._record.changing() as active:
             status = self._client.status()
-            agents = {parse_slot(a["slot"]): a for a in status["agents"] if a.get("host")}
-            victims = [slot for slot, agent in agents.items() if host_matches(agent["host"], host)]
-            hosts = sorted({agent["host"] for agent in agents.values()})
+            agents = {parse_slot(a.slot): a for a in status.agents if a.host}
+            victims = [slot for slot, agent in agents.items() if host_matches(agent.host, host)]
+            hosts = sorted({agent.host for agent in agents.values()})
             if not victims:
                 raise BadRequest(f"no agent is on host {host!r}: there are {', '.join(hosts)}")
             if len(hosts) == 1:
@@ -124,10 +124,10 @@ class Chaos:
                 )
             k = self.settings.parity_shards
             budget.refuse_beyond(self._down(active), victims, max_down=max_down, k=k)
-            lives = {slot: agents[slot]["incarnation"] for slot in victims}
+            lives = {slot: agents[slot].incarnation for slot in victims}
             active.append(Active(kind="kill", slots=tuple(victims), incarnations=lives))
             active.keep()
-            return self._hands.kill_host(agents[victims[0]]["host"])
+            return self._hands.kill_host(agents[victims[0]].host)
 
     def undo(self, fault: Active) -> Done:
         """Takes one planted fault back; nothing happens if somebody has done so already."""
@@ -186,7 +186,7 @@ class Chaos:
 
     def _kill(self, active: Page, step: Step, *, stay_dead: bool) -> Done:
         status = self._client.status()
-        lives = {parse_slot(a["slot"]): a.get("incarnation", 0) for a in status["agents"]}
+        lives = {parse_slot(a.slot): a.incarnation for a in status.agents}
         self._hands.pids(step.victims)
         fault = Active(
             kind="kill", slots=step.victims, incarnations={s: lives[s] for s in step.victims}

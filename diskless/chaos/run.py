@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from msgspec import Struct
 
@@ -22,7 +21,7 @@ from diskless.chaos.verdict import Findings, Verdict, judge
 from diskless.chaos.workload import Workload
 from diskless.client import Client
 from diskless.errors import BadRequest, DisklessError, NotHealed, OverBudget
-from diskless.model import slot_name
+from diskless.model import ClusterStatus, slot_name
 
 POLL_S = 0.1
 STEADY_TIMEOUTS = 2.0
@@ -135,10 +134,10 @@ def _refuse_unless_whole(chaos: Chaos, client: Client) -> None:
     if any(fault.kind != "kill" for fault in chaos.active):
         raise BadRequest("faults are planted already: run `diskless chaos heal` first")
     status, k = client.status(), chaos.settings.parity_shards
-    if not is_whole(status, k):
-        away = [agent["slot"] for agent in status["agents"] if agent["state"] != "up"]
+    if not status.is_whole():
+        away = [agent.slot for agent in status.agents if agent.state != "up"]
         raise NotHealed(
-            f"the cluster is not whole before the run: margin {status['margin']} of {k}, "
+            f"the cluster is not whole before the run: margin {status.margin} of {k}, "
             f"not up: {', '.join(away) or 'nobody'}; wait, or revive who is dead"
         )
 
@@ -269,7 +268,7 @@ def await_margin(
     say(f"{began_s:6.1f} s  waiting for margin {k}")
     while (now_s := timeline.now_s) - (whole_since_s or now_s) <= steady_s:
         status = _ask(client)
-        if status is None or not is_whole(status, k):
+        if status is None or not status.is_whole():
             whole_since_s = None
         elif whole_since_s is None:
             whole_since_s = now_s
@@ -287,25 +286,16 @@ def await_margin(
     return round(whole_since_s - began_s, 2)
 
 
-def _ask(client: Client) -> dict[str, Any] | None:
+def _ask(client: Client) -> ClusterStatus | None:
     try:
         return client.status()
     except DisklessError:
         return None
 
 
-def is_whole(status: dict[str, Any], k: int) -> bool:
-    """Margin k, every agent up, every voter with its memory."""
-    return (
-        status["margin"] >= k
-        and all(agent["state"] == "up" for agent in status["agents"])
-        and all(voter["lag"] is not None for voter in status["voters"] if voter["role"] != "leader")
-    )
-
-
-def _is_hopeless(status: dict[str, Any]) -> bool:
+def _is_hopeless(status: ClusterStatus) -> bool:
     """Everybody is here, and yet too few shards of something are left."""
-    return status["stripes"]["lost"] > 0 and all(a["state"] == "up" for a in status["agents"])
+    return status.stripes.lost > 0 and all(a.state == "up" for a in status.agents)
 
 
 @contextmanager

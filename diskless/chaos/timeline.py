@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from diskless.chaos.workload import News
 from diskless.client import Client
 from diskless.errors import DisklessError
+from diskless.model import ClusterStatus
 
 INTERVAL_S = 0.5
 
@@ -81,25 +82,25 @@ class Timeline:
             self.samples.append(sample(now_s, now_s - before_s, self._news(), self._status()))
             before_s = now_s
 
-    def _status(self) -> dict[str, Any] | str:
+    def _status(self) -> ClusterStatus | str:
         try:
             return self._client.status()
         except DisklessError as error:
             return error.reason
 
 
-def sample(at_s: float, seconds: float, news: News, status: dict[str, Any] | str) -> Sample:
+def sample(at_s: float, seconds: float, news: News, status: ClusterStatus | str) -> Sample:
     """One row of the timeline; `status` is the reason when there is none."""
-    known = status if isinstance(status, dict) else {}
+    known = None if isinstance(status, str) else status
     return Sample(
         at_s=round(at_s, 2),
-        margin=known.get("margin"),
-        up=sum(agent["state"] == "up" for agent in known.get("agents", ())),
+        margin=known.margin if known else None,
+        up=sum(agent.state == "up" for agent in known.agents) if known else 0,
         per_s=round(news.done / seconds, 1) if seconds > 0 else 0.0,
         commit_ms=round(statistics.median(news.commits_ms), 2) if news.commits_ms else None,
         slowest_ms=round(max(news.commits_ms), 2) if news.commits_ms else None,
         errors=news.errors,
-        degraded=known.get("stripes", {}).get("degraded", 0),
-        repair=known.get("repair", {}) or {},
+        degraded=known.stripes.degraded if known else 0,
+        repair=to_builtins(known.repair) if known else {},
         note=status if isinstance(status, str) else "",
     )

@@ -1,7 +1,7 @@
 """`diskless drain`: moves everything off an agent, so that it can be taken away."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,7 +9,7 @@ from diskless.cli import exits
 from diskless.cli.meter import Meter
 from diskless.cli.verb import Context, verb
 from diskless.errors import BadRequest, CapacityExceeded, DeadlineExceeded, TooFewShards
-from diskless.model import parse_slot, slot_name
+from diskless.model import RepairStatus, parse_slot, slot_name
 
 if TYPE_CHECKING:
     from diskless.client import Client
@@ -53,7 +53,7 @@ def command(context: Context, slot: str, undo: bool, no_wait: bool) -> None:
             "slot": slot_name(number),
             "draining": not undo,
             "changed": changed,
-            "shards_left": _agent(client.status(), number)["shards_placed"],
+            "shards_left": client.status().agents[number].shards_placed,
         }
     )
 
@@ -70,15 +70,15 @@ def wait(client: "Client", number: int, meter: Meter, *, stalled_s: float = STAL
     with meter:
         while True:
             status = client.status()
-            left = _agent(status, number).get("shards_placed", 0)
+            left = status.agents[number].shards_placed
             meter.left(left)
             if not left:
                 return
             if least is None or left < least:
                 least, moved_s = left, time.monotonic()
             still_s = time.monotonic() - moved_s
-            if still_s > stalled_s and not status["repair"]["stripes_left"]:
-                _give_up(status["repair"], left, number)
+            if still_s > stalled_s and not status.repair.stripes_left:
+                _give_up(status.repair, left, number)
             if still_s > PATIENCE_S:
                 raise DeadlineExceeded(
                     f"nothing has left {slot_name(number)} for {PATIENCE_S:g} s, {left} shards "
@@ -87,23 +87,18 @@ def wait(client: "Client", number: int, meter: Meter, *, stalled_s: float = STAL
             time.sleep(POLL_S)
 
 
-def _give_up(repair: dict[str, Any], left: int, number: int) -> None:
+def _give_up(repair: RepairStatus, left: int, number: int) -> None:
     """Raises if repair has looked and has nothing left to try."""
-    if repair["unprotectable"]:
+    if repair.unprotectable:
         raise CapacityExceeded(
             f"{left} shards stay on {slot_name(number)}: the other agents have no room; "
             "delete files, or add agents"
         )
-    if repair["lost"] and not repair["waiting"]:
+    if repair.lost and not repair.waiting:
         raise TooFewShards(
             f"{left} shards stay on {slot_name(number)}: their stripes are lost: too few of "
             "their other shards are left to be read; delete the files that lie in them"
         )
-
-
-def _agent(status: dict[str, Any], number: int) -> dict[str, Any]:
-    agent: dict[str, Any] = status["agents"][number]
-    return agent
 
 
 def _parse(slot: str) -> int:

@@ -4,12 +4,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from diskless.cli import exits
 from diskless.cli.listing import console
 from diskless.cli.verb import Context, verb
 from diskless.config import format_bytes
 from diskless.errors import DisklessError
+from diskless.model import ClusterStatus, RepairStatus, VoterStatus
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,12 +44,12 @@ def command(context: Context, watch: bool, interval_s: float) -> None:
     client = context.connect()
     if watch and context.json:
         while True:
-            context.result(client.status())
+            context.result(to_builtins(client.status()))
             time.sleep(interval_s)
     elif watch:
         _watch(client, interval_s)
     elif context.json:
-        context.result(client.status())
+        context.result(to_builtins(client.status()))
     else:
         console().print(render(client.status()))
 
@@ -66,34 +68,34 @@ def _watch(client: Any, interval_s: float) -> None:
             live.update(picture, refresh=True)
 
 
-def render(status: dict[str, Any]) -> "RenderableType":
+def render(status: ClusterStatus) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
     return Group(*(Text(line) for line in summary_lines(status)), Text(""), _table(status))
 
 
-def summary_lines(status: dict[str, Any]) -> list[str]:
-    stripes, logical = status["stripes"], status["bytes_logical"]
-    stored = f"{format_bytes(status['bytes_stored'])} stored"
+def summary_lines(status: ClusterStatus) -> list[str]:
+    stripes, logical = status.stripes, status.bytes_logical
+    stored = f"{format_bytes(status.bytes_stored)} stored"
     if logical:
-        stored += f" ({status['bytes_stored'] / logical:.2f}x)"
+        stored += f" ({status.bytes_stored / logical:.2f}x)"
     lines = [
-        f"{status['name']}  {status['data_shards']}+{status['parity_shards']}  "
-        f"{_margin(status)}  leader {status['leader']}  id {status['cluster_id']}",
-        f"files: {status['files']}, {format_bytes(logical)} logical, {stored}",
-        f"stripes: {stripes['total']}, {stripes['healthy']} healthy, "
-        f"{stripes['degraded']} degraded, {stripes['lost']} lost",
+        f"{status.name}  {status.data_shards}+{status.parity_shards}  "
+        f"{_margin(status)}  leader {status.leader}  id {status.cluster_id}",
+        f"files: {status.files}, {format_bytes(logical)} logical, {stored}",
+        f"stripes: {stripes.total}, {stripes.healthy} healthy, "
+        f"{stripes.degraded} degraded, {stripes.lost} lost",
     ]
-    lines += repair_lines(status["repair"])
+    lines += repair_lines(status.repair)
     lines += namespace_lines(status)
-    draining = [agent["slot"] for agent in status["agents"] if agent["state"] == "draining"]
+    draining = [agent.slot for agent in status.agents if agent.state == "draining"]
     if draining:
         lines.append(f"draining: {', '.join(draining)}")
-    down = [agent["slot"] for agent in status["agents"] if agent["state"] in ("down", "starting")]
+    down = [agent.slot for agent in status.agents if agent.state in ("down", "starting")]
     if down:
         lines.append(f"not up: {', '.join(down)}")
-    return lines + unhosted_lines(status["unhosted"])
+    return lines + unhosted_lines(status.unhosted)
 
 
 def unhosted_lines(unhosted: dict[str, str]) -> list[str]:
@@ -104,70 +106,70 @@ def unhosted_lines(unhosted: dict[str, str]) -> list[str]:
     return [f"unhosted: {', '.join(slots)}: {why}" for why, slots in by_answer.items()]
 
 
-def repair_lines(repair: dict[str, Any]) -> list[str]:
+def repair_lines(repair: RepairStatus) -> list[str]:
     """What is being done about lost shards, and what cannot be; nothing if all is well."""
     lines = []
-    if repair["stripes_left"]:
-        eta = f", about {repair['eta_s']:g} s" if repair["eta_s"] is not None else ""
+    if repair.stripes_left:
+        eta = f", about {repair.eta_s:g} s" if repair.eta_s is not None else ""
         lines.append(
-            f"repair: {repair['state']}, {repair['stripes_left']} stripes and "
-            f"{format_bytes(repair['bytes_left'])} left, "
-            f"{format_bytes(repair['bytes_per_s'])}/s{eta}"
+            f"repair: {repair.state}, {repair.stripes_left} stripes and "
+            f"{format_bytes(repair.bytes_left)} left, "
+            f"{format_bytes(repair.bytes_per_s)}/s{eta}"
         )
-    elif repair["waiting"]:
-        lines.append(f"repair: {repair['waiting']} stripes wait for agents that may come back")
-    if repair["unprotectable"]:
+    elif repair.waiting:
+        lines.append(f"repair: {repair.waiting} stripes wait for agents that may come back")
+    if repair.unprotectable:
         lines.append(
-            f"repair: {repair['unprotectable']} stripes cannot be protected: no agent has room"
+            f"repair: {repair.unprotectable} stripes cannot be protected: no agent has room"
         )
-    if repair["lost"]:
-        lines.append(f"repair: {repair['lost']} stripes are lost: too few of their shards are left")
+    if repair.lost:
+        lines.append(f"repair: {repair.lost} stripes are lost: too few of their shards are left")
     return lines
 
 
-def namespace_lines(status: dict[str, Any]) -> list[str]:
-    log = status["log"]
+def namespace_lines(status: ClusterStatus) -> list[str]:
+    log = status.log
     return [
-        f"namespace: view {status['view']}, op {log['commit']}, "
-        f"{status['commits_per_s']:g} commits/s, "
-        f"log {log['entries']} entries, {format_bytes(log['bytes'])}",
-        f"voters: {', '.join(map(_voter, status['voters']))}",
+        f"namespace: view {status.view}, op {log.commit}, "
+        f"{status.commits_per_s:g} commits/s, "
+        f"log {log.entries} entries, {format_bytes(log.bytes)}",
+        f"voters: {', '.join(map(_voter, status.voters))}",
     ]
 
 
-def _voter(voter: dict[str, Any]) -> str:
-    lag = f" ({voter['lag']} behind)" if voter["lag"] else ""
-    return f"{voter['slot']} {voter['role']}{lag}"
+def _voter(voter: VoterStatus) -> str:
+    lag = f" ({voter.lag} behind)" if voter.lag else ""
+    return f"{voter.slot} {voter.role}{lag}"
 
 
-def _margin(status: dict[str, Any]) -> str:
+def _margin(status: ClusterStatus) -> str:
     """In agents; also in hosts where agents are on several."""
-    if status["margin"] < 0:
-        lost = status["repair"]["lost"]
+    if status.margin < 0:
+        lost = status.repair.lost
         return f"margin none: {'data is lost' if lost else 'some data cannot be read now'}"
-    hosts = {agent.get("host") for agent in status["agents"]} - {None}
-    more = f" ({status['margin_hosts']} in hosts)" if len(hosts) > 1 else ""
-    return f"margin {status['margin']}{more}"
+    hosts = {agent.host for agent in status.agents} - {""}
+    more = f" ({status.margin_hosts} in hosts)" if len(hosts) > 1 else ""
+    return f"margin {status.margin}{more}"
 
 
-def _table(status: dict[str, Any]) -> Any:
+def _table(status: ClusterStatus) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("agent", "state", "life", "pid", "address", "shards", "used", "of", "host"):
         right = column in ("life", "pid", "shards", "used", "of")
         table.add_column(column, justify="right" if right else "left", no_wrap=True)
-    for agent in status["agents"]:
-        color = {"up": "green", "down": "red"}.get(agent["state"], "yellow")
+    for agent in status.agents:
+        color = {"up": "green", "down": "red"}.get(agent.state, "yellow")
         table.add_row(
-            agent["slot"],
-            f"[{color}]{agent['state']}[/]",
-            str(agent.get("incarnation", "")),
-            str(agent.get("pid", "")),
-            agent.get("address", ""),
-            str(agent.get("shards", "")),
-            format_bytes(agent.get("bytes_used", 0)),
-            format_bytes(agent.get("bytes_max", 0)),
-            agent.get("host", ""),
+            agent.slot,
+            f"[{color}]{agent.state}[/]",
+            str(agent.incarnation or ""),
+            str(agent.pid or ""),
+            agent.address,
+            str(agent.shards),
+            format_bytes(agent.bytes_used),
+            format_bytes(agent.bytes_max),
+            agent.host,
         )
     return table

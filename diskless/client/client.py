@@ -9,7 +9,7 @@ transfer much (`read`, `write`, `write_many`, files) that bounds silence, not th
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import IO, Any, Literal, cast
+from typing import IO, Literal, cast
 
 from diskless.checksum import file_checksum
 from diskless.client.caller import Caller
@@ -45,7 +45,7 @@ from diskless.gateway.messages import (
     Summary,
     Summed,
 )
-from diskless.model import Event
+from diskless.model import ClusterStatus, Event
 
 TIMEOUT_S = 30.0
 SMALL_BYTES_MAX = 64 * KIB
@@ -198,9 +198,10 @@ class Client:
         reply = self._caller.call(Kind.SUMMARY, Summary(path), what=f"summary {path}")
         return cast(Summed, reply.meta)
 
-    def status(self) -> dict[str, Any]:
-        """What `diskless status --json` prints."""
-        return cast(dict[str, Any], self._caller.call(Kind.STATUS, Empty(), what="status").meta)
+    def status(self) -> ClusterStatus:
+        """The whole cluster, as its leader sees it: what `diskless status` shows."""
+        reply = self._caller.call(Kind.STATUS, Empty(), what="status")
+        return cast(ClusterStatus, reply.meta)
 
     def agents(self) -> Sequence[Peer]:
         """The agents and their gateways, as one of them knows them."""

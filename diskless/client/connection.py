@@ -32,7 +32,7 @@ from diskless.gateway.frames import (
     unpack_header,
 )
 from diskless.gateway.messages import Kind, Peer
-from diskless.model import slot_name
+from diskless.model import ClusterStatus, slot_name
 
 Buffer = bytes | bytearray | memoryview
 
@@ -55,7 +55,7 @@ _REPLIES: dict[Kind, Any] = {
     Kind.RENAME: messages.Empty,
     Kind.DELETE: messages.Deleted,
     Kind.SUMMARY: messages.Summed,
-    Kind.STATUS: dict[str, Any],
+    Kind.STATUS: ClusterStatus,
     Kind.EVENTS: messages.EventPage,
     Kind.DRAIN: messages.Drained,
     Kind.FAULTS: messages.Planted,

@@ -7,7 +7,6 @@ of the new Ray, tells them where the other agents are, and waits until the margi
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,7 +16,7 @@ from diskless.errors import BadRequest
 from diskless.gateway.messages import Peer
 from diskless.launch import ray_cluster, ray_link, rolling
 from diskless.launch.record import RayRecord, record_of
-from diskless.model import parse_slot
+from diskless.model import ClusterStatus, parse_slot
 
 Progress = Callable[[str, int, int], None]
 
@@ -44,7 +43,7 @@ def adopt(name: str, ray_address: str, *, progress: Progress) -> tuple[list[int]
 
 
 def _move(
-    known: Descriptor, status: dict[str, Any], ray_address: str, progress: Progress
+    known: Descriptor, status: ClusterStatus, ray_address: str, progress: Progress
 ) -> tuple[list[int], list[int]]:
     record = RayRecord(requested=ray_address, one_host=record_of(known).one_host, adopting=True)
     ray = ray_link.attach(record, f"diskless-{known.name}")
@@ -61,21 +60,21 @@ def _move(
 
 
 def _start(
-    known: Descriptor, status: dict[str, Any], progress: Progress
+    known: Descriptor, status: ClusterStatus, progress: Progress
 ) -> tuple[Descriptor, list[int]]:
     from diskless.launch import agents
 
     identity = agents.identity_of(known)
     one_host = record_of(known).one_host
-    rows = {parse_slot(row["slot"]): row for row in status["agents"]}
-    down = [slot for slot, row in rows.items() if row["state"] == "down"]
+    rows = {parse_slot(row.slot): row for row in status.agents}
+    down = [slot for slot, row in rows.items() if row.state == "down"]
     missing = agents.vacant(identity, down)
     agents.create(
         identity,
-        agents.seats_for(identity, missing, one_host=one_host, rows=status["agents"]),
+        agents.seats_for(identity, missing, one_host=one_host, rows=status.agents),
         one_host=one_host,
         founding=False,
-        seeds={slot: row["address"] for slot, row in rows.items() if slot not in down},
+        seeds={slot: row.address for slot, row in rows.items() if slot not in down},
     )
     coming = agents.reachable(identity, down)  # One on a silent host may only be cut off.
     states = agents.wait_serving(
@@ -89,9 +88,9 @@ def _start(
     return replace(known, gateways=[peers[slot] for slot in sorted(peers)]), coming
 
 
-def strangers_to(known: Descriptor, status: dict[str, Any]) -> list[int]:
+def strangers_to(known: Descriptor, status: ClusterStatus) -> list[int]:
     """The slots that this Ray does not run."""
     from diskless.launch import agents
 
-    slots = [parse_slot(row["slot"]) for row in status["agents"]]
+    slots = [parse_slot(row.slot) for row in status.agents]
     return [slot for slot in slots if agents.find(known.name, slot) is None]

@@ -21,7 +21,7 @@ from diskless.errors import LaunchFailed, Unavailable
 from diskless.launch import rundir, seats, spread
 from diskless.launch.actor import AgentActor, AgentArgs, AgentState
 from diskless.launch.probe import last_line
-from diskless.model import parse_slot, slot_name
+from diskless.model import AgentStatus, parse_slot, slot_name
 
 POLL_S = 0.05
 STATE_TIMEOUT_S = 5.0
@@ -72,7 +72,7 @@ def seats_for(
     slots: Sequence[int],
     *,
     one_host: bool,
-    rows: Iterable[Mapping[str, Any]] = (),
+    rows: Iterable[AgentStatus] = (),
 ) -> dict[int, seats.RayNode]:
     """A node for each of the slots, given where the other agents are: as Ray tells, and the
     cluster's status (`rows`), which also knows those that Ray does not run just now."""

@@ -254,11 +254,11 @@ def _refuse_to_lose(known: Descriptor) -> None:
         raise FilesExist(
             f"cluster {known.name!r} cannot say whether it holds files ({error.reason}): {advice}"
         ) from error
-    files = status["files"]
+    files = status.files
     if files:
         raise FilesExist(
             f"cluster {known.name!r} holds {files} file{'s' if files > 1 else ''}, "
-            f"{format_bytes(status['bytes_logical'])}, which would be lost: copy what you need "
+            f"{format_bytes(status.bytes_logical)}, which would be lost: copy what you need "
             f"with `diskless get -r`; {advice}"
         )
 
@@ -268,7 +268,7 @@ def _refuse_to_reset(known: Descriptor) -> None:
     if not known.gateways:
         return
     try:
-        files = ask_status(known, timeout_s=RESET_TIMEOUT_S)["files"]
+        files = ask_status(known, timeout_s=RESET_TIMEOUT_S).files
     except Unavailable:
         return
     if files:
@@ -327,7 +327,7 @@ def _refuse_to_orphan(known: Descriptor) -> None:
         status = ask_status(known)
     except DisklessError:
         return  # Nobody is left who would go on serving.
-    up = {parse_slot(a["slot"]) for a in status["agents"] if a["state"] in ("up", "draining")}
+    up = {parse_slot(a.slot) for a in status.agents if a.state in ("up", "draining")}
     left = ", ".join(slot_name(slot) for slot in strangers_to(known, status) if slot in up)
     if left:
         raise LaunchFailed(

@@ -8,12 +8,11 @@ import socket
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from diskless.client import Client, connect
 from diskless.errors import BadRequest, DisklessError, LaunchFailed
 from diskless.launch import ray_cluster
-from diskless.model import parse_slot, slot_name
+from diskless.model import ClusterStatus, parse_slot, slot_name
 
 POLL_S = 0.2
 PATIENCE_S = 600.0
@@ -50,7 +49,9 @@ def restart(
         done: list[Restarted] = []
         while left:
             progress(len(left))
-            _wait(client, _is_protected, f"before {slot_name(left[0])} can be restarted")
+            _wait(
+                client, ClusterStatus.is_protected, f"before {slot_name(left[0])} can be restarted"
+            )
             done.append(_restart(name, client, left.pop(0)))
         progress(0)
         return done
@@ -59,26 +60,26 @@ def restart(
 def _all(client: Client) -> list[int]:
     """Every slot; the leader last, so that the namespace changes hands once."""
     status = client.status()
-    leader = parse_slot(status["leader"])
-    slots = range(len(status["agents"]))
+    leader = parse_slot(status.leader)
+    slots = range(len(status.agents))
     return sorted(slots, key=lambda slot: slot == leader)
 
 
 def _restart(name: str, client: Client, slot: int) -> Restarted:
-    before = client.status()["agents"][slot].get("incarnation", 0)
+    before = client.status().agents[slot].incarnation
 
-    def is_back(status: dict[str, Any]) -> bool:
-        agent = status["agents"][slot]
-        return agent["state"] in ("up", "draining") and agent["incarnation"] > before
+    def is_back(status: ClusterStatus) -> bool:
+        agent = status.agents[slot]
+        return agent.state in ("up", "draining") and agent.incarnation > before
 
     began_s = time.monotonic()
     ray_cluster.kill(name, [slot])
     _wait(client, is_back, f"until {slot_name(slot)} serves again")
     took_s = time.monotonic() - began_s
-    status = _wait(client, _is_protected, f"after {slot_name(slot)} was restarted")
+    status = _wait(client, ClusterStatus.is_protected, f"after {slot_name(slot)} was restarted")
     return Restarted(
         slot=slot,
-        incarnation=status["agents"][slot]["incarnation"],
+        incarnation=status.agents[slot].incarnation,
         took_s=took_s,
         protected_s=time.monotonic() - began_s,
     )
@@ -86,7 +87,7 @@ def _restart(name: str, client: Client, slot: int) -> Restarted:
 
 def wait_protected(client: Client, why: str) -> None:
     """Returns when everything survives k losses. Raises LaunchFailed if that never comes."""
-    _wait(client, _is_protected, why)
+    _wait(client, ClusterStatus.is_protected, why)
 
 
 def wait_expendable(client: Client, pids: Collection[int], why: str) -> None:
@@ -95,22 +96,18 @@ def wait_expendable(client: Client, pids: Collection[int], why: str) -> None:
     _wait(client, lambda status: may_end(status, pids, socket.gethostname()), why)
 
 
-def may_end(status: dict[str, Any], pids: Collection[int], hostname: str) -> bool:
+def may_end(status: ClusterStatus, pids: Collection[int], hostname: str) -> bool:
     """Whether a status says that the agents among these processes of a host may end at once:
     k of them may, and more if they lie together, as far as a whole host may."""
     ending = sum(
-        agent.get("pid") in pids and agent["host"].split("/", 1)[0] == hostname
-        for agent in status["agents"]
-        if agent["state"] in ("up", "draining")
+        agent.pid in pids and agent.host.split("/", 1)[0] == hostname
+        for agent in status.agents
+        if agent.state in ("up", "draining")
     )
-    return _is_protected(status) and (ending <= status["margin"] or status["margin_hosts"] > 0)
+    return status.is_protected() and (ending <= status.margin or status.margin_hosts > 0)
 
 
-def _is_protected(status: dict[str, Any]) -> bool:
-    return bool(status["margin"] >= status["parity_shards"])
-
-
-def _wait(client: Client, reached: Callable[[dict[str, Any]], bool], why: str) -> dict[str, Any]:
+def _wait(client: Client, reached: Callable[[ClusterStatus], bool], why: str) -> ClusterStatus:
     """The status that `reached` wants. The cluster may be silent while a leader is elected."""
     deadline_s = time.monotonic() + PATIENCE_S
     seen = "it does not answer"
@@ -122,10 +119,10 @@ def _wait(client: Client, reached: Callable[[dict[str, Any]], bool], why: str) -
         else:
             if reached(status):
                 return status
-            repair = status["repair"]
+            repair = status.repair
             seen = (
-                f"margin {status['margin']} of {status['parity_shards']}, "
-                f"{repair['stripes_left']} stripes left to repair, {repair['lost']} lost"
+                f"margin {status.margin} of {status.parity_shards}, "
+                f"{repair.stripes_left} stripes left to repair, {repair.lost} lost"
             )
         time.sleep(POLL_S)
     raise LaunchFailed(f"waited {PATIENCE_S:g} s {why}: {seen}")

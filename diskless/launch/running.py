@@ -31,7 +31,7 @@ from diskless.launch.record import (
     refuse_dead,
     refuse_without_ray,
 )
-from diskless.model import parse_slot
+from diskless.model import AgentStatus, ClusterStatus, parse_slot
 
 ASK_TIMEOUT_S = 5.0
 """How long a cluster may take to say how it is before it counts as dead."""
@@ -106,13 +106,13 @@ def refuse_other(known: Descriptor, settings: ClusterSettings, ray_address: str)
         )
 
 
-def never_joined(status: dict[str, Any], agents: int) -> list[int]:
+def never_joined(status: ClusterStatus, agents: int) -> list[int]:
     """The slots below `agents` that have had no life yet."""
-    known = {parse_slot(a["slot"]) for a in status["agents"] if a["state"] != "starting"}
+    known = {parse_slot(a.slot) for a in status.agents if a.state != "starting"}
     return [slot for slot in range(agents) if slot not in known]
 
 
-def ask_status(known: Descriptor, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, Any]:
+def ask_status(known: Descriptor, *, timeout_s: float = ASK_TIMEOUT_S) -> ClusterStatus:
     """The cluster's status. Raises Unavailable, with what to do, if it does not answer."""
     refuse_dead(known)
     try:
@@ -127,7 +127,7 @@ def ask_status(known: Descriptor, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[s
 def _grow(
     known: Descriptor,
     settings: ClusterSettings,
-    status: dict[str, Any],
+    status: ClusterStatus,
     missing: Sequence[int],
     progress: Progress,
 ) -> Started:
@@ -135,7 +135,7 @@ def _grow(
     ray_link.attach(record_of(known), f"diskless-{known.name}")  # Before anything is changed.
     try:
         grown = replace(known, settings=settings.to_dict())
-        advice = _start(grown, status["agents"], missing, progress)
+        advice = _start(grown, status.agents, missing, progress)
     except DisklessError as error:
         again = f"`diskless up --agents {settings.agents}{name_option(known.name)}`"
         raise LaunchFailed(f"{error}; the cluster goes on as it is: {again} tries again") from error
@@ -143,7 +143,7 @@ def _grow(
         ray_link.detach()
     known = _save(known, settings)
     status = ask_status(known)
-    hosts = [agent["host"] for agent in status["agents"] if agent.get("host")]
+    hosts = [agent.host for agent in status.agents if agent.host]
     return Started(
         descriptor=known,
         fresh=False,
@@ -155,7 +155,7 @@ def _grow(
 
 def _start(
     known: Descriptor,
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[AgentStatus],
     missing: Sequence[int],
     progress: Progress,
 ) -> list[str]:
@@ -194,5 +194,5 @@ def _merged(old: Sequence[Peer], now: Sequence[Peer]) -> list[Peer]:
     return [replace(peers[slot], up=True) for slot in sorted(peers)]
 
 
-def _count_up(status: dict[str, Any]) -> int:
-    return sum(agent["state"] in ("up", "draining") for agent in status["agents"])
+def _count_up(status: ClusterStatus) -> int:
+    return sum(agent.state in ("up", "draining") for agent in status.agents)

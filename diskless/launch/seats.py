@@ -9,12 +9,12 @@ import socket
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
 from diskless.config import ClusterSettings, format_bytes
-from diskless.model import AgentInfo, parse_slot
+from diskless.model import AgentInfo, AgentStatus, parse_slot
 
 
 class RayNode(NamedTuple):
@@ -114,14 +114,14 @@ def plan_rehosting(
     return Rehosting(moves=moves, homeless=[slot for slot in gone if slot not in moves])
 
 
-def seated(rows: Iterable[Mapping[str, Any]], nodes: Iterable[RayNode]) -> dict[int, RayNode]:
+def seated(rows: Iterable[AgentStatus], nodes: Iterable[RayNode]) -> dict[int, RayNode]:
     """The nodes of agents in `status`: also of those that Ray is about to restart, or that
     run under another Ray."""
     by_id = {node.id: node for node in nodes}
     return {
-        parse_slot(row["slot"]): _node_of(row["node"], row["host"], by_id)
+        parse_slot(row.slot): _node_of(row.node, row.host, by_id)
         for row in rows
-        if row["state"] in ("up", "draining") or row.get("node") in by_id
+        if row.state in ("up", "draining") or row.node in by_id
     }
 
 

@@ -81,7 +81,7 @@ def test_a_killed_host_takes_its_agent_and_its_raylet_and_no_byte(three_nodes: s
     try:
         with connect(program.name) as client:
             client.write("/a", content(3 * MIB))
-            pids = {agent["slot"]: agent["pid"] for agent in client.status()["agents"]}
+            pids = {agent.slot: agent.pid for agent in client.status().agents}
             raylets = {slot: psutil.Process(pid).ppid() for slot, pid in pids.items()}
             assert len(set(raylets.values())) == 3, "each agent has a node of its own"
 
@@ -92,7 +92,7 @@ def test_a_killed_host_takes_its_agent_and_its_raylet_and_no_byte(three_nodes: s
             assert all(runs(pid) for slot, pid in pids.items() if slot != victim)
             assert all(runs(pid) for slot, pid in raylets.items() if slot != victim)
             assert client.read("/a") == content(3 * MIB)
-            eventually(lambda: client.status()["margin"] == 0)
+            eventually(lambda: client.status().margin == 0)
             other = str((dead + 1) % 3)
             assert victim in program.refused(exits.OVER_BUDGET, "chaos", "kill", other)
     finally:

@@ -55,7 +55,7 @@ def fault(kind: str, *victims: int, **details: object) -> Step:
 
 
 def is_up(client: Client, slot: int) -> bool:
-    return bool(client.status()["agents"][slot]["state"] == "up")
+    return bool(client.status().agents[slot].state == "up")
 
 
 def test_a_cut_off_agent_is_down_keeps_its_shards_and_is_back_after_heal(
@@ -64,7 +64,7 @@ def test_a_cut_off_agent_is_down_keeps_its_shards_and_is_back_after_heal(
     cluster = start(tuning=STRIPED)
     client, chaos = connect(cluster), make_chaos(cluster)
     client.write("/before", content(MIB))
-    life = client.status()["agents"][5]["incarnation"]
+    life = client.status().agents[5].incarnation
 
     chaos.plant(fault("partition", 5), max_down=K)
     assert chaos.down().why == {5: "cut off"}, "before anybody has noticed"
@@ -73,8 +73,8 @@ def test_a_cut_off_agent_is_down_keeps_its_shards_and_is_back_after_heal(
     client.write("/during", content(MIB, 1))
 
     chaos.heal()
-    eventually(lambda: is_up(client, 5) and client.status()["margin"] == K)
-    assert client.status()["agents"][5]["incarnation"] == life
+    eventually(lambda: is_up(client, 5) and client.status().margin == K)
+    assert client.status().agents[5].incarnation == life
     assert client.read("/during") == content(MIB, 1)
     assert chaos.down().spent == 0
 
@@ -91,7 +91,7 @@ def test_a_cut_off_leader_is_replaced_and_what_it_hears_alone_is_not_acknowledge
     assert client.read("/a") == b"2"
     assert any(node.replica.leads for slot, node in cluster.nodes.items() if slot != old)
     chaos.heal()
-    eventually(lambda: client.status()["margin"] == K)
+    eventually(lambda: client.status().margin == K)
     assert client.read("/a") == b"2"
 
 
@@ -163,7 +163,7 @@ def test_a_read_does_not_wait_for_agents_that_count_as_lost(
     with pytest.raises(TooFewShards, match=r"\(gone: agent-3, agent-4, agent-5\)"):
         client.read("/a")
     chaos.heal()
-    eventually(lambda: client.status()["margin"] == K)
+    eventually(lambda: client.status().margin == K)
     assert client.read("/a") == content(3 * MIB)
 
 
@@ -213,7 +213,7 @@ def test_flipped_bytes_never_reach_a_client_and_heal_flips_them_back(
     with pytest.raises(OverBudget, match="agent-1 has corrupt shards"):
         chaos.plant(fault("corrupt", 5, shards=100), max_down=K)
     assert all(client.read(path) == content(MIB, path) for path in paths)
-    eventually(lambda: client.status()["corrupt_shards_seen"] > 0)  # with the next pulse
+    eventually(lambda: client.status().corrupt_shards_seen > 0)  # with the next pulse
     chaos.heal()
     eventually(lambda: chaos.down().spent == 0)
 
@@ -290,7 +290,7 @@ def test_taken_memory_counts_as_full_and_comes_back(
     chaos.plant(fault("fill", 3, share=1.0), max_down=0)
     with pytest.raises(CapacityExceeded, match="1 of 6 agents are full"):
         client.write("/refused", content(MIB))
-    eventually(lambda: client.status()["agents"][3]["bytes_used"] >= 32 * MIB)
+    eventually(lambda: client.status().agents[3].bytes_used >= 32 * MIB)
     assert client.read("/before") == content(MIB)
     assert chaos.down().spent == 0
     chaos.heal()

@@ -35,15 +35,15 @@ def processes(program: Program) -> dict[str, str]:
 
 def test_a_frozen_agent_counts_at_once_and_goes_on_where_it_was(program: Program):
     before = program.agent(3)
-    assert program.ok("chaos", "pause", "3")["paused"] == {"agent-3": before["pid"]}
-    assert psutil.Process(before["pid"]).status() == psutil.STATUS_STOPPED
+    assert program.ok("chaos", "pause", "3")["paused"] == {"agent-3": before.pid}
+    assert psutil.Process(before.pid).status() == psutil.STATUS_STOPPED
     assert program.ok("chaos", "list")["down"] == {"agent-3": "paused"}
     line = program.refused(exits.OVER_BUDGET, "chaos", "kill", "4", "5")
     assert "agent-3 paused" in line
     assert program.ok("chaos", "resume", "3")["resumed"] == ["agent-3"]
-    eventually(lambda: program.agent(3)["state"] == "up")
+    eventually(lambda: program.agent(3).state == "up")
     after = program.agent(3)
-    assert (after["pid"], after["incarnation"]) == (before["pid"], before["incarnation"])
+    assert (after.pid, after.incarnation) == (before.pid, before.incarnation)
 
 
 def test_a_short_run_passes_and_says_how_to_do_it_again(program: Program, tmp_path: Path):
@@ -86,7 +86,7 @@ def test_heal_finds_what_a_killed_run_left_behind(program: Program):
     program.ok("chaos", "pause", "1", "2")
     assert program.ok("chaos", "heal")["resumed"] == ["agent-1", "agent-2"]
     with connect(program.name) as client:
-        eventually(lambda: client.status()["margin"] == K)
+        eventually(lambda: client.status().margin == K)
 
 
 # Longer: `make chaos`.

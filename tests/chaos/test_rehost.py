@@ -10,7 +10,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import psutil
 import pytest
@@ -19,7 +18,7 @@ from diskless.client import Client, connect, descriptor
 from diskless.config import MIB
 from diskless.errors import DisklessError
 from diskless.launch.rehoster import JOIN_S_MAX
-from diskless.model import parse_slot
+from diskless.model import AgentStatus, parse_slot
 from tests.chaos.ray_hosts import RayHosts
 from tests.support import Program, content, eventually, is_whole, states
 
@@ -66,15 +65,15 @@ def onlooker(spread_out: Program) -> Iterator[Client]:
 def homes(client: Client) -> dict[int, str]:
     """The address of the host of each agent that is up."""
     return {
-        parse_slot(agent["slot"]): agent["host"].rpartition("/")[2]
-        for agent in client.status()["agents"]
-        if agent["state"] == "up"
+        parse_slot(agent.slot): agent.host.rpartition("/")[2]
+        for agent in client.status().agents
+        if agent.state == "up"
     }
 
 
 def victim(hosts: RayHosts, client: Client) -> int:
     """A voter whose host may be killed, the leader if it is one."""
-    leader = parse_slot(client.status()["leader"])
+    leader = parse_slot(client.status().leader)
     found = [
         slot
         for slot, address in homes(client).items()
@@ -84,9 +83,8 @@ def victim(hosts: RayHosts, client: Client) -> int:
     return leader if leader in found else found[0]
 
 
-def agent_of(client: Client, slot: int) -> dict[str, Any]:
-    agent: dict[str, Any] = client.status()["agents"][slot]
-    return agent
+def agent_of(client: Client, slot: int) -> AgentStatus:
+    return client.status().agents[slot]
 
 
 def test_each_agent_has_a_host_of_its_own(onlooker: Client) -> None:
@@ -101,15 +99,13 @@ def test_a_voter_whose_host_died_begins_again_on_a_spare_one(
     hosts.kill(before[slot])
     killed_s = time.monotonic()
     # Just after the kill it is whole still, as far as anybody knows.
-    eventually(
-        lambda: is_whole(onlooker, 3) and agent_of(onlooker, slot)["incarnation"] == 2, WAIT_S
-    )
+    eventually(lambda: is_whole(onlooker, 3) and agent_of(onlooker, slot).incarnation == 2, WAIT_S)
     print(f"re-hosted and protected after {time.monotonic() - killed_s:.1f} s")
     after = homes(onlooker)
     assert after[slot] not in before.values()
     assert len(set(after.values())) == 3
-    assert onlooker.status()["voters"][slot]["lag"] is not None
-    assert onlooker.status()["unhosted"] == {}
+    assert onlooker.status().voters[slot].lag is not None
+    assert onlooker.status().unhosted == {}
     assert onlooker.read("/kept") == DATA
 
 
@@ -122,7 +118,7 @@ def test_an_agent_that_is_dead_on_purpose_is_left_alone(
     down_s = time.monotonic()
     eventually(lambda: time.monotonic() - down_s > 20, WAIT_S)
     assert states(onlooker)[2] == "down"
-    assert onlooker.status()["unhosted"] == {}
+    assert onlooker.status().unhosted == {}
     spread_out.ok("chaos", "revive", "2")
     eventually(lambda: is_whole(onlooker, 3), WAIT_S)
 
@@ -151,13 +147,13 @@ def test_without_a_spare_host_status_says_so_and_a_new_one_is_used(
     new = hosts.add()
     eventually(lambda: is_whole(onlooker, 4), WAIT_S)
     assert homes(onlooker)[slot] == new
-    assert onlooker.status()["unhosted"] == {}
+    assert onlooker.status().unhosted == {}
     assert onlooker.read("/kept") == DATA
 
 
 def _unhosted(client: Client) -> dict[str, str]:
     try:
-        found: dict[str, str] = client.status()["unhosted"]
+        found: dict[str, str] = client.status().unhosted
     except DisklessError:
         return {}
     return found
@@ -173,7 +169,7 @@ def test_one_that_hangs_as_it_begins_is_given_up_and_begins_again(
     eventually(lambda: hung.extend(hosts.agents(new)) or hung, WAIT_S)
     for pid in hung:
         psutil.Process(pid).suspend()
-    assert agent_of(onlooker, slot)["state"] == "down", "it joined before it was stopped"
+    assert agent_of(onlooker, slot).state == "down", "it joined before it was stopped"
     eventually(lambda: "did not join" in _unhosted(onlooker).get(f"agent-{slot}", ""), HANG_S)
     eventually(lambda: is_whole(onlooker, 4), WAIT_S)
     assert homes(onlooker)[slot] == new

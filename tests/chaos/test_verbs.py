@@ -37,7 +37,7 @@ def chaos(
     yield call
     assert call("heal")[0] == exits.OK
     with cluster.connect() as client:
-        eventually(lambda: client.status()["margin"] == 1)
+        eventually(lambda: client.status().margin == 1)
 
 
 def ok(chaos: Cli, *arguments: object) -> Any:

@@ -60,16 +60,16 @@ def test_a_drained_agent_can_be_lost_for_nothing(
     eventually(lambda: 5 not in slots_used(cluster), 30.0)
     eventually(lambda: shards_on(cluster, 5) == 0)
     status = client.status()
-    assert (status["agents"][5]["state"], status["agents"][5]["shards_placed"]) == ("draining", 0)
-    assert status["margin"] == 2
+    assert (status.agents[5].state, status.agents[5].shards_placed) == ("draining", 0)
+    assert status.margin == 2
     client.write("/new", content(MIB))
     assert shards_on(cluster, 5) == 0
     kill(cluster, 5)
-    assert client.status()["margin"] == 2
+    assert client.status().margin == 2
     for path, data in FILES.items():
         assert client.read(path) == data
     cluster.revive(5)
-    assert client.status()["agents"][5]["state"] == "draining"
+    assert client.status().agents[5].state == "draining"
     client.drain(5, undo=True)
     width = {4}
     eventually(lambda: {s.data_shards for p in FILES for s in stripes_of(cluster, p)} == width, 30)
@@ -124,13 +124,13 @@ def test_a_drain_waits_for_what_is_lost_to_be_rebuilt(
     kill(cluster, 5, 7)
     cluster.revive(5, 7)
     eventually(lambda: 6 not in slots_used(cluster), 30.0)
-    eventually(lambda: client.status()["margin"] == 2, 30.0)
+    eventually(lambda: client.status().margin == 2, 30.0)
     for lost in combinations((5, 6, 7), 2):
         kill(cluster, *lost)
         for path, data in FILES.items():
             assert client.read(path) == data
         cluster.revive(*lost)
-        eventually(lambda: client.status()["margin"] == 2, 30.0)
+        eventually(lambda: client.status().margin == 2, 30.0)
 
 
 def test_a_flipped_bit_that_nobody_has_noticed_is_not_moved_with_its_shard(
@@ -162,7 +162,7 @@ def test_waiting_for_a_drain_ends_when_what_is_left_is_lost(
         client.write(path, data)
     kill(cluster, 6, 7, 8)
     cluster.revive(6, 7, 8)
-    eventually(lambda: client.status()["repair"]["lost"] > 0)
+    eventually(lambda: client.status().repair.lost > 0)
     (holder, *_) = {
         place.slot
         for entry in leader(cluster).replica.state.ledger.entries.values()

@@ -29,9 +29,9 @@ def test_status_and_clients_of_before_know_the_new_slots(
     client = connect(cluster)
     client.write("/before", content(MIB))
     cluster.grow(8)
-    agents = client.status()["agents"]
-    assert [(a["slot"], a["state"]) for a in agents] == [(f"agent-{n}", "up") for n in range(8)]
-    assert len(client.status()["voters"]) == 5
+    agents = client.status().agents
+    assert [(a.slot, a.state) for a in agents] == [(f"agent-{n}", "up") for n in range(8)]
+    assert len(client.status().voters) == 5
     eventually(lambda: client.read("/before") and len(client.agents()) == 8)
 
 
@@ -66,7 +66,7 @@ def test_what_a_dead_agent_held_goes_to_the_new_ones(start: StartCluster, connec
     client.write("/a", data)
     cluster.grow(8)
     kill(cluster, 3, 5)
-    eventually(lambda: client.status()["stripes"]["healthy"] == client.status()["stripes"]["total"])
+    eventually(lambda: client.status().stripes.healthy == client.status().stripes.total)
     stripes = stripes_of(cluster, "/a")
     assert {stripe.data_shards for stripe in stripes} == {4}
     assert {p.slot for s in stripes for p in s.places} == {0, 1, 2, 4, 6, 7}
@@ -96,11 +96,11 @@ def test_a_new_agent_drains_and_dies_like_any_other(start: StartCluster, connect
     client = connect(cluster)
     client.write("/a", content(8 * MIB))
     client.drain(7)
-    eventually(lambda: client.status()["agents"][7]["shards_placed"] == 0)
+    eventually(lambda: client.status().agents[7].shards_placed == 0)
     kill(cluster, 7)
-    assert client.status()["margin"] == 2
+    assert client.status().margin == 2
     cluster.revive(7)
-    assert client.status()["agents"][7]["incarnation"] == 2
+    assert client.status().agents[7].incarnation == 2
     with pytest.raises(BadRequest, match="agent-8 has never joined"):
         client.drain(8)
 
@@ -117,9 +117,9 @@ def test_leaders_that_were_away_while_it_grew_know_the_new_slots(
     eventually(lambda: leader(cluster).slot != 0)
     if leader(cluster).slot != 1:  # the next in turn is 1, unless it was slow to recover
         kill(cluster, leader(cluster).slot)
-    agents = client.status()["agents"]
-    assert [a["slot"] for a in agents] == [f"agent-{n}" for n in range(8)]
-    assert {agents[slot]["state"] for slot in (6, 7)} == {"up"}
+    agents = client.status().agents
+    assert [a.slot for a in agents] == [f"agent-{n}" for n in range(8)]
+    assert {agents[slot].state for slot in (6, 7)} == {"up"}
     rosters = on_loop(
         cluster, lambda: [sorted(node.roster.agents) for node in cluster.nodes.values()]
     )

@@ -83,8 +83,8 @@ def test_lanes_that_accept_and_refuse_depose_nobody(
     store = connect(cluster)
     for n in range(20):
         store.write(f"/{n}", b"1")
-    eventually(lambda: store.status()["log"]["op"] >= 20)
-    assert (leader(cluster).slot, store.status()["view"]) == (0, 0)
+    eventually(lambda: store.status().log.op >= 20)
+    assert (leader(cluster).slot, store.status().view) == (0, 0)
     assert not any(lanes(cluster, 0))
 
 

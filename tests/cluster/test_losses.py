@@ -198,7 +198,7 @@ def test_the_death_of_three_of_six_is_said_loudly(
     assert loaded.check_reads(lost) > 0
     wait_until_down(loaded.cluster, *lost)
     assert loaded.check_reads(lost) > 0
-    assert loaded.client.status()["margin"] == -1
+    assert loaded.client.status().margin == -1
 
 
 def test_an_agent_that_came_back_empty_is_lost_for_old_files_until_they_are_repaired(

@@ -43,10 +43,10 @@ def on_hosts(hosts: Mapping[int, str], **settings: Any) -> Iterator[LocalCluster
 def test_inline_files_count_in_hosts_as_their_voters_do(hosts: str, least: int) -> None:
     with on_hosts(dict(enumerate(hosts))) as cluster, cluster.connect() as client:
         client.write("/inline", b"x" * 100)
-        eventually(lambda: client.status()["margin"] == K)
+        eventually(lambda: client.status().margin == K)
         status = client.status()
-        assert status["stripes"]["total"] == 0
-        assert status["margin_hosts"] == least
+        assert status.stripes.total == 0
+        assert status.margin_hosts == least
         shown = f"margin 2 ({least} in hosts)" if len(set(hosts)) > 1 else "margin 2  "
         assert shown in summary_lines(status)[0]
 
@@ -55,11 +55,11 @@ def test_stripes_count_in_hosts_too() -> None:
     """Nine agents on three hosts: no host has more than k of a stripe's six shards."""
     with on_hosts({n: "abc"[n % 3] for n in range(9)}) as cluster, cluster.connect() as client:
         client.write("/large", content(3 * MIB))
-        eventually(lambda: client.status()["margin"] == K)
-        assert client.status()["margin_hosts"] == 1
+        eventually(lambda: client.status().margin == K)
+        assert client.status().margin_hosts == 1
         kill(cluster, 0, 3, 6)  # a whole host: two voters, and a third of the shards
         status = client.status()
-        assert (status["margin"], status["margin_hosts"]) == (0, 0)
+        assert (status.margin, status.margin_hosts) == (0, 0)
         assert client.read("/large") == content(3 * MIB)
 
 
@@ -70,7 +70,7 @@ def test_shards_that_had_to_share_hosts_are_spread_out_when_a_host_is_back() -> 
         cluster.connect() as client,
     ):
         client.write("/large", content(5 * MIB))
-        eventually(lambda: client.status()["margin_hosts"] == 1)
+        eventually(lambda: client.status().margin_hosts == 1)
 
         def crowded() -> int:
             spread = [
@@ -82,7 +82,7 @@ def test_shards_that_had_to_share_hosts_are_spread_out_when_a_host_is_back() -> 
         eventually(lambda: crowded() == 5)
         assert client.read("/large") == content(5 * MIB)
         cluster.revive(2, 3)
-        eventually(lambda: client.status()["margin_hosts"] == 1)
+        eventually(lambda: client.status().margin_hosts == 1)
         assert crowded() == 0
         kill(cluster, 0, 4)
         assert client.read("/large") == content(5 * MIB), "any host may go now"
@@ -103,11 +103,11 @@ def test_what_is_lost_while_shards_are_spread_out_does_not_wait_for_the_end_of_i
 
         def is_rebuilt() -> bool:
             cluster.run(repairer.repair())
-            return bool(client.status()["stripes"]["degraded"] == 0)
+            return bool(client.status().stripes.degraded == 0)
 
         eventually(is_rebuilt)
         cluster.revive(2, 3)
-        eventually(lambda: all(agent["state"] == "up" for agent in client.status()["agents"]))
+        eventually(lambda: all(agent.state == "up" for agent in client.status().agents))
         oldest = stripes_of(cluster, "/large")[0]
         shards = cluster.nodes[oldest.places[0].slot].shards
         waves: list[list[str]] = []
@@ -140,10 +140,10 @@ def test_a_voter_that_is_gone_costs_margin_without_any_stripe(
     client.write("/inline", b"x")
     for count, slot in enumerate((3, 1), 1):
         kill(cluster, slot)
-        eventually(lambda count=count: client.status()["margin"] == K - count)
-        assert client.status()["margin_hosts"] == 0
+        eventually(lambda count=count: client.status().margin == K - count)
+        assert client.status().margin_hosts == 0
     cluster.revive(3, 1)
-    eventually(lambda: client.status()["margin"] == K)
+    eventually(lambda: client.status().margin == K)
 
 
 def test_a_voter_that_does_not_take_part_costs_margin_though_its_agent_is_up(
@@ -152,14 +152,14 @@ def test_a_voter_that_does_not_take_part_costs_margin_though_its_agent_is_up(
     """It is there for the leader's beats, and hears nothing of the log."""
     cluster = start(tuning=INLINE)
     client = connect(cluster)
-    eventually(lambda: client.status()["margin"] == K)
+    eventually(lambda: client.status().margin == K)
     deaf = next(cluster.nodes[slot] for slot in (3, 4) if not cluster.nodes[slot].replica.leads)
     hear = deaf.replica.receive
     deaf.replica.receive = lambda sender, message: None  # type: ignore[method-assign]
-    eventually(lambda: client.status()["margin"] == K - 1)
-    assert {agent["state"] for agent in client.status()["agents"]} == {"up"}
+    eventually(lambda: client.status().margin == K - 1)
+    assert {agent.state for agent in client.status().agents} == {"up"}
     deaf.replica.receive = hear  # type: ignore[method-assign]
-    eventually(lambda: client.status()["margin"] == K)
+    eventually(lambda: client.status().margin == K)
 
 
 def test_a_voter_that_answers_is_not_lost_though_the_roster_still_says_so(
@@ -169,7 +169,7 @@ def test_a_voter_that_answers_is_not_lost_though_the_roster_still_says_so(
     cluster = start(tuning=INLINE)
     client = connect(cluster)
     client.write("/inline", b"x")
-    eventually(lambda: client.status()["margin"] == K)
+    eventually(lambda: client.status().margin == K)
     replica = leader(cluster).replica
 
     async def margin_without_others() -> int:
@@ -183,7 +183,7 @@ def test_a_voter_that_answers_is_not_lost_though_the_roster_still_says_so(
                 return int(json.loads(replica.answer(q.Report()))["margin"])
 
     assert cluster.run(margin_without_others()) == 0
-    eventually(lambda: client.status()["margin"] == K)
+    eventually(lambda: client.status().margin == K)
 
 
 def test_shards_that_are_away_are_not_called_lost(start: StartCluster, connect: Connect) -> None:

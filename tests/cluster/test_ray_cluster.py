@@ -118,7 +118,7 @@ def test_a_wrong_secret_is_refused_on_tcp(
 @pytest.mark.parametrize("secret", [None, "guessed"])
 def test_a_wrong_secret_is_refused_on_grpc(program: Program, secret: str | None) -> None:
     metadata = () if secret is None else ((SECRET_KEY, secret),)
-    with grpc.insecure_channel(program.agent(0)["address"]) as channel:
+    with grpc.insecure_channel(program.agent(0).address) as channel:
         exchange = channel.stream_stream(NAMESPACE.method)
         with pytest.raises(grpc.RpcError) as refused:
             next(iter(exchange(iter([b""]), metadata=metadata, timeout=5)))
@@ -192,19 +192,19 @@ def test_ray_restarts_a_killed_agent_and_it_joins_as_a_later_incarnation(
     before = program.agent(4)
     program.ok("chaos", "kill", "4", *REGARDLESS)
     killed_s = time.monotonic()
-    eventually(lambda: program.agent(4)["incarnation"] > before["incarnation"], 30)
-    eventually(lambda: program.agent(4)["state"] == "up", 30)
+    eventually(lambda: program.agent(4).incarnation > before.incarnation, 30)
+    eventually(lambda: program.agent(4).state == "up", 30)
     print(f"rejoined after {time.monotonic() - killed_s:.1f} s")
     after = program.agent(4)
-    assert after["pid"] != before["pid"]
-    assert psutil.pid_exists(after["pid"])
+    assert after.pid != before.pid
+    assert psutil.pid_exists(after.pid)
 
 
 def test_revive_leaves_a_running_agent_alone(program: Program) -> None:
     before = program.agent(2)
     (revived,) = program.ok("chaos", "revive", "2")["revived"]
-    assert revived["pid"] == before["pid"]
-    assert program.agent(2)["incarnation"] == before["incarnation"]
+    assert revived["pid"] == before.pid
+    assert program.agent(2).incarnation == before.incarnation
 
 
 def test_chaos_refuses_what_it_should(program: Program) -> None:

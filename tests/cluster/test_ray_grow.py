@@ -88,28 +88,28 @@ with ray_cluster.attached(sys.argv[1], []) as identity:
 def test_a_slot_that_somebody_else_has_started_is_left_alone(
     program: Program, client: Client
 ) -> None:
-    before = [(a["pid"], a["incarnation"]) for a in client.status()["agents"]]
+    before = [(a.pid, a.incarnation) for a in client.status().agents]
     done = subprocess.run(
         [sys.executable, "-c", TAKEN, program.name],
         check=False, capture_output=True, text=True, timeout=WAIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "agent-0 is being started by somebody else" in done.stdout
-    assert [(a["pid"], a["incarnation"]) for a in client.status()["agents"]] == before
+    assert [(a.pid, a.incarnation) for a in client.status().agents] == before
 
 
 def test_up_again_changes_nothing(program: Program, client: Client) -> None:
-    before = [(a["pid"], a["incarnation"]) for a in client.status()["agents"]]
+    before = [(a.pid, a.incarnation) for a in client.status().agents]
     again = program.ok("up", "--agents", "5")
     assert (again["started"], again["added"], again["agents_up"]) == (False, [], 5)
-    assert [(a["pid"], a["incarnation"]) for a in client.status()["agents"]] == before
+    assert [(a.pid, a.incarnation) for a in client.status().agents] == before
     line = program.refused(exits.CLUSTER_EXISTS, "up", "--agents", "4")
     assert "drain" in line
 
 
 def test_the_new_agents_take_part_in_everything(program: Program, client: Client) -> None:
     client.write("/new", DATA)
-    assert all(agent["shards_placed"] for agent in client.status()["agents"][3:])
+    assert all(agent.shards_placed for agent in client.status().agents[3:])
     assert len(client.agents()) == 5, "a client of before does not know them"
     assert program.ok("drain", "4")["shards_left"] == 0
     program.ok("drain", "4", "--undo")
@@ -120,18 +120,18 @@ def test_the_new_agents_take_part_in_everything(program: Program, client: Client
 @pytest.mark.slow  # tests/cluster/test_grow.py has it without Ray
 def test_what_dead_agents_held_goes_to_the_new_ones(program: Program, client: Client) -> None:
     """One after the other, two of the first three: with three agents that were too many."""
-    leader = parse_slot(client.status()["leader"])
+    leader = parse_slot(client.status().leader)
     program.ok("chaos", "kill", str((leader + 1) % 3), "--stay-dead")
     eventually(
         lambda: (
-            client.status()["stripes"]["degraded"] == 0
-            and client.status()["repair"]["stripes_left"] == 0
-            and client.status()["repair"]["waiting"] == 0
+            client.status().stripes.degraded == 0
+            and client.status().repair.stripes_left == 0
+            and client.status().repair.waiting == 0
             and states(client).count("up") == 4
         ),
         WAIT_S,
     )
-    assert client.status()["stripes"]["lost"] == 0
+    assert client.status().stripes.lost == 0
     assert client.read("/kept") == DATA
     program.ok("chaos", "revive", str((leader + 1) % 3))
     eventually(lambda: is_whole(client, 5), WAIT_S)
@@ -162,7 +162,7 @@ def test_two_hosts_may_grow_it_at_once(program: Program, client: Client, tmp_pat
 
 def test_down_ends_the_new_agents_too(program: Program, client: Client) -> None:
     holder = record_of(descriptor.load(program.name)).holder.pid
-    pids = [agent["pid"] for agent in client.status()["agents"]]
+    pids = [agent.pid for agent in client.status().agents]
     client.close()
     program.ok("down", "--discard")
     assert session_of(holder) == []

@@ -253,17 +253,17 @@ def longest_gap_s(owners: Iterable[Owner], *, begin_s: float, end_s: float) -> f
 
 
 def leader_of(status: Mapping[str, Any]) -> int:
-    return parse_slot(status["leader"])
+    return parse_slot(status.leader)
 
 
 def kill(status: Mapping[str, Any], slots: Iterable[int]) -> None:
     """SIGKILL, all at once. Ray starts them again."""
-    for pid in [status["agents"][slot]["pid"] for slot in slots]:
+    for pid in [status.agents[slot].pid for slot in slots]:
         os.kill(pid, signal.SIGKILL)
 
 
 def is_well(status: Mapping[str, Any]) -> bool:
-    return status["margin"] == K and all(agent["state"] == "up" for agent in status["agents"])
+    return status.margin == K and all(agent.state == "up" for agent in status.agents)
 
 
 def await_recovery(
@@ -280,8 +280,7 @@ def await_recovery(
             last = {"error": str(error)}
             return False
         return is_well(last) and all(
-            last["agents"][slot]["incarnation"] > before["agents"][slot]["incarnation"]
-            for slot in killed
+            last.agents[slot].incarnation > before.agents[slot].incarnation for slot in killed
         )
 
     try:
@@ -312,13 +311,13 @@ def kill_under_traffic(
     end_s = time.monotonic()
     gap_s = longest_gap_s(owners, begin_s=begin_s, end_s=end_s)
     print(
-        f"killed {', '.join(map(slot_name, victims))} (leader {before['leader']}, view "
-        f"{before['view']}) {apart_s:.2f} s apart: {gap_s:.2f} s without a put, margin {K} "
-        f"again after {end_s - begin_s:.1f} s; now {after['leader']}, view {after['view']}"
+        f"killed {', '.join(map(slot_name, victims))} (leader {before.leader}, view "
+        f"{before.view}) {apart_s:.2f} s apart: {gap_s:.2f} s without a put, margin {K} "
+        f"again after {end_s - begin_s:.1f} s; now {after.leader}, view {after.view}"
     )
     assert gap_s < GAP_S_MAX
     if leader_of(before) in victims:
-        assert after["view"] > before["view"]
+        assert after.view > before.view
 
 
 # The tests.
@@ -385,7 +384,7 @@ def pausing() -> Iterator[Callable[[Mapping[str, Any], int], None]]:
     stopped: list[int] = []
 
     def pause(status: Mapping[str, Any], slot: int) -> None:
-        stopped.append(status["agents"][slot]["pid"])
+        stopped.append(status.agents[slot].pid)
         os.kill(stopped[-1], signal.SIGSTOP)
 
     try:
@@ -438,7 +437,7 @@ def test_k_paused_voters_are_missed_by_nobody_and_one_more_stops_everything_unti
             client.write(f"{root}/with-k-paused", b"k")
             assert all(client.read(path) == data for path, data in files.items())
 
-            eventually(lambda: client.status()["margin"] == 0, SHORT_TIMEOUT_S)
+            eventually(lambda: client.status().margin == 0, SHORT_TIMEOUT_S)
             now = client.status()
             left = [slot for slot in others if slot not in followers]
             heir = leader_of(now)
@@ -457,8 +456,8 @@ def test_k_paused_voters_are_missed_by_nobody_and_one_more_stops_everything_unti
 
         # The refused three may still happen, once and whole; all else is as it was.
         after = await_recovery(client, before)
-        for agent, earlier in zip(after["agents"], before["agents"], strict=True):
-            assert (agent["pid"], agent["incarnation"]) == (earlier["pid"], earlier["incarnation"])
+        for agent, earlier in zip(after.agents, before.agents, strict=True):
+            assert (agent.pid, agent.incarnation) == (earlier.pid, earlier.incarnation)
         client.write(f"{root}/afterwards", b"on it goes")
         found: Files = {entry.path: client.read(entry.path) for entry in client.list(root)}
         assert found.pop(f"{root}/afterwards") == b"on it goes"
@@ -488,7 +487,7 @@ def test_k_plus_1_voters_that_lost_their_memory_never_pass_emptiness_for_the_tru
     with connect(program.name, timeout_s=SHORT_TIMEOUT_S) as client:
         client.write("/last", b"1")
         before = await_recovery(client, client.status())
-        pids = {agent["pid"] for agent in before["agents"]}
+        pids = {agent.pid for agent in before.agents}
         kill(before, rng.sample(range(VOTERS), K + 1))
         eventually(lambda: len(agent_processes(program) - pids) == K + 1, RECOVERY_TIMEOUT_S)
         with ThreadPoolExecutor(4) as pool:

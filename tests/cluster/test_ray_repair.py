@@ -7,14 +7,13 @@ in test_repair.py; this is that it happens, by itself, to agents that are proces
 import os
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from diskless.cli import exits
 from diskless.client import Client, connect
 from diskless.config import KIB, MIB
-from diskless.model import parse_slot
+from diskless.model import AgentStatus, parse_slot
 from tests.support import Program, content, eventually, ray_program
 
 SETTINGS = ("--agents", "6", "-m", "4", "-k", "2", "--memory", "128MiB")
@@ -45,15 +44,15 @@ def client(program: Program) -> Iterator[Client]:
 
 
 def wait_protected(client: Client) -> None:
-    eventually(lambda: client.status()["margin"] == 2, REPAIR_S)
+    eventually(lambda: client.status().margin == 2, REPAIR_S)
 
 
-def has_all_its_shards(agent: dict[str, Any]) -> bool:
-    return bool(agent["shards"] == agent["shards_placed"])
+def has_all_its_shards(agent: AgentStatus) -> bool:
+    return bool(agent.shards == agent.shards_placed)
 
 
 def lives(client: Client) -> list[int]:
-    return [agent["incarnation"] for agent in client.status()["agents"]]
+    return [agent.incarnation for agent in client.status().agents]
 
 
 @pytest.mark.parametrize("victims", [("0", "3"), ("1", "2"), ("4", "5")], ids="+".join)
@@ -65,7 +64,7 @@ def test_pair_after_pair_is_lost_and_nothing_with_them(
     program.ok("chaos", "kill", *victims)
     eventually(lambda: sum(lives(client)) == before + 2, REPAIR_S)
     wait_protected(client)
-    assert client.status()["stripes"]["degraded"] == 0
+    assert client.status().stripes.degraded == 0
 
 
 def test_a_paused_agent_that_returns_in_time_keeps_its_shards(
@@ -74,14 +73,14 @@ def test_a_paused_agent_that_returns_in_time_keeps_its_shards(
     eventually(lambda: has_all_its_shards(program.agent(5)), REPAIR_S)  # a beat brings the count
     agent = program.agent(5)
     versions = [event.op for event in client.events() if event.kind == "repair"]
-    os.kill(agent["pid"], signal.SIGSTOP)
+    os.kill(agent.pid, signal.SIGSTOP)
     try:
-        eventually(lambda: client.status()["agents"][5]["state"] == "down", REPAIR_S)
+        eventually(lambda: client.status().agents[5].state == "down", REPAIR_S)
     finally:
-        os.kill(agent["pid"], signal.SIGCONT)
+        os.kill(agent.pid, signal.SIGCONT)
     wait_protected(client)
     after = program.agent(5)
-    assert (after["incarnation"], after["shards"]) == (agent["incarnation"], agent["shards"])
+    assert (after.incarnation, after.shards) == (agent.incarnation, agent.shards)
     assert [event.op for event in client.events() if event.kind == "repair"] == versions
 
 
@@ -90,17 +89,17 @@ def test_a_drained_agent_is_killed_for_nothing(program: Program, client: Client)
     assert drained == {"slot": "agent-5", "draining": True, "changed": True, "shards_left": 0}
     assert "draining: agent-5" in program.run("status").stdout
     program.ok("chaos", "kill", "5", "--stay-dead")
-    eventually(lambda: client.status()["agents"][5]["state"] == "down", REPAIR_S)
-    assert client.status()["margin"] == 2
+    eventually(lambda: client.status().agents[5].state == "down", REPAIR_S)
+    assert client.status().margin == 2
     program.ok("chaos", "revive", "5")
     assert program.ok("drain", "5", "--undo")["changed"]
-    eventually(lambda: client.status()["agents"][5]["shards_placed"] > 0, REPAIR_S)
+    eventually(lambda: client.status().agents[5].shards_placed > 0, REPAIR_S)
 
 
 def test_a_rolling_restart_restarts_each_agent_once_and_the_leader_last(
     program: Program, client: Client
 ) -> None:
-    before, leader = lives(client), parse_slot(client.status()["leader"])
+    before, leader = lives(client), parse_slot(client.status().leader)
     done = program.ok("restart", "--rolling")["restarted"]
     assert {agent["slot"] for agent in done} == {f"agent-{slot}" for slot in range(6)}
     assert done[-1]["slot"] == f"agent-{leader}"

@@ -56,9 +56,9 @@ def test_an_old_life_that_returns_changes_nothing(
     try:
         for number in range(5):
             client.write(f"/after-{number}", LATER)
-        eventually(lambda: client.status()["margin"] == 2)
-        agent = client.status()["agents"][slot]
-        assert (agent["incarnation"], agent["address"]) == (2, new.address)
+        eventually(lambda: client.status().margin == 2)
+        agent = client.status().agents[slot]
+        assert (agent.incarnation, agent.address) == (2, new.address)
         eventually(lambda: on_loop(cluster, lambda: believed(cluster, slot)) == {new.address})
         assert on_loop(cluster, lambda: places(cluster)).isdisjoint({Place(slot, 1)})
         if slot < 5:  # it hears of its successor as soon as it says something

@@ -62,7 +62,7 @@ def repair(cluster: LocalCluster, client: Client, *, margin: int = K) -> None:
 
     def protected() -> bool:
         cluster.run(leader(cluster).leading.repairer.repair())
-        return bool(client.status()["margin"] == margin)
+        return bool(client.status().margin == margin)
 
     eventually(protected, 30.0)
 
@@ -76,7 +76,7 @@ def shard_bytes(cluster: LocalCluster) -> int:
 
 
 def wait_protected(client: Client) -> None:
-    eventually(lambda: client.status()["margin"] == K, 30.0)
+    eventually(lambda: client.status().margin == K, 30.0)
 
 
 def lose(cluster: LocalCluster, *slots: int) -> None:
@@ -140,7 +140,7 @@ def test_any_two_losses_are_repaired_and_then_any_two_others_survived(
     for lost in combinations(range(6), K):
         cluster.kill(*lost)
         cluster.revive(*lost)
-        assert client.status()["margin"] == 0, f"{lost} cost nothing"
+        assert client.status().margin == 0, f"{lost} cost nothing"
         repair(cluster, client)
         assert shards_stored(cluster) == shards
         for others in combinations(range(6), K):
@@ -164,8 +164,8 @@ def test_k_plus_1_losses_are_said_loudly_and_the_rest_is_repaired(
     repair(cluster, client, margin=-1)
     cluster.run(leader(cluster).leading.repairer.repair())
     status = client.status()
-    assert status["stripes"]["lost"] == status["repair"]["lost"] == len(gone)
-    assert status["stripes"]["degraded"] == status["repair"]["stripes_left"] == 0
+    assert status.stripes.lost == status.repair.lost == len(gone)
+    assert status.stripes.degraded == status.repair.stripes_left == 0
     readable = {path for path in FILES if not {s.id for s in stripes_of(cluster, path)} & set(gone)}
     assert 0 < len(readable) < len(FILES)
     for path, data in FILES.items():
@@ -234,7 +234,7 @@ def test_repair_begins_by_itself_and_ends_when_the_margin_is_back(
     for lost in ((1, 5), (0, 3)):
         lose(cluster, *lost)
         wait_protected(client)
-        eventually(lambda: client.status()["repair"]["state"] == "idle")
+        eventually(lambda: client.status().repair.state == "idle")
     check_reads(client)
     assert any(event.kind == "repair" for event in client.events())
     versions = {stripe.id: stripe.version for stripe in all_stripes(cluster)}
@@ -274,8 +274,8 @@ def test_an_agent_that_returns_in_time_keeps_its_shards(
         eventually(lambda: _is_up(cluster, 6))
         relay.cut()
         eventually(lambda: not _is_up(cluster, 6))
-        eventually(lambda: client.status()["repair"]["state"] == "waiting")
-        assert client.status()["repair"]["waiting"] > 0
+        eventually(lambda: client.status().repair.state == "waiting")
+        assert client.status().repair.waiting > 0
         relay.mend()
         wait_protected(client)
     assert all(stripe.version == 0 for stripe in all_stripes(cluster))
@@ -296,7 +296,7 @@ def test_an_agent_that_returns_after_its_shards_were_moved_drops_them(
         assert on_loop(cluster, lambda: len(cluster.nodes[6].shards)) > 0
         relay.cut() if silence == "cut off" else relay.hold()
         eventually(lambda: not _is_up(cluster, 6))
-        eventually(lambda: client.status()["stripes"]["degraded"] == 0)
+        eventually(lambda: client.status().stripes.degraded == 0)
         assert not any(p.slot == 6 for s in all_stripes(cluster) for p in s.places)
         relay.mend() if silence == "cut off" else relay.pass_on()
         eventually(lambda: _is_up(cluster, 6))
@@ -399,16 +399,16 @@ def test_what_there_is_no_room_to_protect_is_told_and_stays_readable(
 
     def told() -> bool:
         cluster.run(leader(cluster).leading.repairer.repair())
-        return bool(client.status()["repair"]["unprotectable"])
+        return bool(client.status().repair.unprotectable)
 
     eventually(told)
     status = client.status()
-    assert (status["margin"], status["stripes"]["lost"]) == (1, 0)
-    assert status["repair"]["stripes_left"] == 0
+    assert (status.margin, status.stripes.lost) == (1, 0)
+    assert status.repair.stripes_left == 0
     check_reads(client, files)
     cluster.revive(5)
     repair(cluster, client)
-    assert client.status()["repair"]["unprotectable"] == 0
+    assert client.status().repair.unprotectable == 0
     check_reads(client, files)
 
 
@@ -449,7 +449,7 @@ def test_a_scrub_finds_a_flipped_bit_and_it_is_healed(
     assert _is_as_it_was(cluster, stripe, index, shard)
     assert shard_bytes(cluster) == used
     wait_protected(client)
-    eventually(lambda: client.status()["damaged_shards"] == 0)
+    eventually(lambda: client.status().damaged_shards == 0)
 
 
 def test_a_read_that_meets_flipped_bits_has_them_healed(
@@ -489,12 +489,12 @@ def test_damage_counts_in_the_margin_until_it_is_healed(
     for index in (0, 3, 4):
         _damage(cluster, stripe, index)
         assert not _is_sound(cluster, stripe, index)
-    eventually(lambda: client.status()["margin"] == -1)
-    assert client.status()["damaged_shards"] == 3
+    eventually(lambda: client.status().margin == -1)
+    assert client.status().damaged_shards == 3
     with pytest.raises(TooFewShards):
         client.read("/a")
     cluster.run(leader(cluster).leading.repairer.repair())
-    assert client.status()["repair"]["lost"] == 1
+    assert client.status().repair.lost == 1
 
 
 def test_a_refused_move_heals_nothing(start: StartCluster, connect: Connect) -> None:
@@ -504,11 +504,11 @@ def test_a_refused_move_heals_nothing(start: StartCluster, connect: Connect) -> 
     (stripe,) = stripes_of(cluster, "/a")
     _damage(cluster, stripe, 3)
     assert not _is_sound(cluster, stripe, 3)
-    eventually(lambda: client.status()["margin"] == K - 1)
+    eventually(lambda: client.status().margin == K - 1)
     late = msgspec.structs.replace(stripe, version=stripe.version + 5)
     assert not cluster.run(leader(cluster).leading.repairer._move([(late, {3: stripe.places[3]})]))
-    assert client.status()["margin"] == K - 1
-    assert client.status()["damaged_shards"] == 1
+    assert client.status().margin == K - 1
+    assert client.status().damaged_shards == 1
 
 
 def test_what_an_agent_need_not_have_is_not_missed(start: StartCluster, connect: Connect) -> None:
@@ -523,7 +523,7 @@ def test_what_an_agent_need_not_have_is_not_missed(start: StartCluster, connect:
     pulses = leader(cluster).leading.monitor.pulses
     eventually(lambda: spare in pulses and (stripe.id, 2) in pulses[spare].damaged)
     status = client.status()
-    assert (status["margin"], status["damaged_shards"]) == (K, 0)
+    assert (status.margin, status.damaged_shards) == (K, 0)
     assert not cluster.run(leader(cluster).leading.repairer.repair())
     assert stripes_of(cluster, "/a") == [stripe]
 

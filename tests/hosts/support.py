@@ -15,7 +15,7 @@ import pyspark
 from cluster.hosts import Host, Hosts, Plan, configuration
 from diskless.client import connect
 from diskless.errors import DisklessError
-from diskless.model import parse_slot
+from diskless.model import AgentStatus, ClusterStatus, parse_slot
 
 NAME = "hosts"
 DATA_SHARDS, PARITY_SHARDS = 2, 2
@@ -44,8 +44,6 @@ SPARK_OPTIONS = {
     "spark.sql.shuffle.partitions": str(EXECUTORS),
     "spark.ui.enabled": "false",
 }
-
-Status = dict[str, Any]
 
 
 class Site:
@@ -111,27 +109,27 @@ class Site:
 
     # The cluster's own view, asked over the bridge.
 
-    def status(self) -> Status:
+    def status(self) -> ClusterStatus:
         with connect(NAME, timeout_s=30.0) as client:
             return client.status()
 
-    def agents(self) -> dict[int, Status]:
+    def agents(self) -> dict[int, AgentStatus]:
         """By the number of the host that an agent is, or was, on."""
-        rows = self.status()["agents"]
-        return {int(row["host"].split("/")[0].removeprefix("dsk-")): row for row in rows}
+        rows = self.status().agents
+        return {int(row.host.split("/")[0].removeprefix("dsk-")): row for row in rows}
 
     def leader(self) -> int:
         """The host of the agent that leads."""
         status = self.status()
-        slot = parse_slot(status["leader"])
-        return next(n for n, row in self.agents().items() if parse_slot(row["slot"]) == slot)
+        slot = parse_slot(status.leader)
+        return next(n for n, row in self.agents().items() if parse_slot(row.slot) == slot)
 
     def lives(self) -> dict[str, int]:
         """The incarnation of each agent that is up."""
-        rows = self.status()["agents"]
-        return {row["slot"]: row["incarnation"] for row in rows if row["state"] == "up"}
+        rows = self.status().agents
+        return {row.slot: row.incarnation for row in rows if row.state == "up"}
 
-    def wait(self, what: str, reached: Any, timeout_s: float = HEAL_TIMEOUT_S) -> Status:
+    def wait(self, what: str, reached: Any, timeout_s: float = HEAL_TIMEOUT_S) -> ClusterStatus:
         """The status that is wanted. The cluster may be silent while a leader is elected."""
         end_s = time.monotonic() + timeout_s
         seen: object = "no answer"
@@ -144,24 +142,24 @@ class Site:
                 if reached(status):
                     return status
                 seen = {
-                    "margin": status["margin"],
-                    "repair": status["repair"],
-                    "unhosted": status["unhosted"],
-                    "agents": [(row["slot"], row["state"]) for row in status["agents"]],
+                    "margin": status.margin,
+                    "repair": status.repair,
+                    "unhosted": status.unhosted,
+                    "agents": [(row.slot, row.state) for row in status.agents],
                 }
             time.sleep(POLL_S)
         raise AssertionError(f"waited {timeout_s:g} s for {what} in vain: {seen}")
 
-    def wait_margin(self) -> Status:
+    def wait_margin(self) -> ClusterStatus:
         wanted = self._parity_shards
-        return self.wait(f"margin {wanted}", lambda status: status["margin"] == wanted)
+        return self.wait(f"margin {wanted}", lambda status: status.margin == wanted)
 
     def wait_down(self, *numbers: int) -> None:
         names = {self.host(number).name for number in numbers}
 
-        def down(status: Status) -> bool:
-            rows = [row for row in status["agents"] if row["host"].split("/")[0] in names]
-            return len(rows) == len(names) and all(row["state"] == "down" for row in rows)
+        def down(status: ClusterStatus) -> bool:
+            rows = [row for row in status.agents if row.host.split("/")[0] in names]
+            return len(rows) == len(names) and all(row.state == "down" for row in rows)
 
         self.wait(f"hosts {numbers} to be down", down)
 

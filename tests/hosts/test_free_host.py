@@ -35,7 +35,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def homes(site: Site) -> dict[int, str]:
     """The slot on each host that has one which is up."""
-    return {number: row["slot"] for number, row in site.agents().items() if row["state"] == "up"}
+    return {number: row.slot for number, row in site.agents().items() if row.state == "up"}
 
 
 def test_it_gets_the_agent_of_one_that_is_cut_off_and_that_one_is_free_when_it_is_back(
@@ -46,7 +46,7 @@ def test_it_gets_the_agent_of_one_that_is_cut_off_and_that_one_is_free_when_it_i
     before = homes(four)
     cut = next(number for number in before if number != 1)
     [free] = {1, 2, 3, 4} - set(before)
-    slot, old, raylet = before[cut], four.agents()[cut]["pid"], raylets(four, cut)
+    slot, old, raylet = before[cut], four.agents()[cut].pid, raylets(four, cut)
     cut_s = time.monotonic()
     four.host(cut).cut()
     four.wait(f"{slot} to be on host {free}", lambda _: homes(four).get(free) == slot)

@@ -31,7 +31,7 @@ def test_k_hosts_die_at_once_under_a_stream_the_leaders_among_them(site: Site):
         second = next(iter(stream.executors - {first}))
         site.kill(first, second)
         site.wait_down(first, second)
-        assert site.status()["margin"] == 0
+        assert site.status().margin == 0
         stream.advance(3)
         assert not stream.executors & {first, second}
         site.back(first, second)
@@ -44,7 +44,7 @@ def test_a_hosts_cable_is_pulled_under_a_stream_and_put_back(site: Site):
     with site.stream(1, "diskless:///cut") as stream:
         stream.spread_over(2)
         cut = next(iter(stream.executors))
-        before = site.agents()[cut]["incarnation"]
+        before = site.agents()[cut].incarnation
         site.host(cut).cut()
         site.wait_down(cut)
         cut_s = time.monotonic()
@@ -53,7 +53,7 @@ def test_a_hosts_cable_is_pulled_under_a_stream_and_put_back(site: Site):
         site.host(cut).join()
         site.wait_margin()
         stream.advance(10)
-        assert site.agents()[cut]["incarnation"] == before, "down is not lost"
+        assert site.agents()[cut].incarnation == before, "down is not lost"
         assert stream.finish()["equal"]
 
 
@@ -77,7 +77,7 @@ def test_kill_host_reaches_other_hosts_and_counts_their_agents(site: Site):
     first, second, third = others(site, 2)
     for victim in (first, second):
         host = site.host(victim)
-        agent = site.agents()[victim]["pid"]
+        agent = site.agents()[victim].pid
         done = site.diskless(2, "chaos", "kill-host", host.name)
         assert done.returncode == exits.OK, done.stderr
         assert agent not in host.processes()
@@ -86,7 +86,7 @@ def test_kill_host_reaches_other_hosts_and_counts_their_agents(site: Site):
     refused = site.diskless(2, "chaos", "kill-host", site.host(third).address)
     assert refused.returncode == exits.OVER_BUDGET, refused.stderr
     assert raylets(site, third)
-    assert site.status()["margin"] == 0
+    assert site.status().margin == 0
     for victim in (first, second):
         site.host(victim).kill()  # its Spark worker: then it can be started as a whole
         site.back(victim)

@@ -22,7 +22,7 @@ and after so long without a node the control store has it end when it is back.""
 def outlive(site: Site, stream: Stream) -> None:
     """The head's host dies, and the stream goes on past the time that Ray would wait."""
     head = site.hosts.head.number
-    lost = site.agents()[head]["slot"]
+    lost = site.agents()[head].slot
     lives = {slot: life for slot, life in site.lives().items() if slot != lost}
     site.kill(head)
     ends_s = time.monotonic() + 1.25 * RAY_PATIENCE_S
@@ -34,15 +34,13 @@ def outlive(site: Site, stream: Stream) -> None:
 def check_supervised(site: Site, number: int) -> None:
     """An agent that dies is restarted."""
     victim = site.agents()[number]
-    done = site.diskless(number, "chaos", "kill", victim["slot"])
+    done = site.diskless(number, "chaos", "kill", victim.slot)
     assert done.returncode == exits.OK, done.stderr
     site.wait(
-        f"{victim['slot']} to live again",
+        f"{victim.slot} to live again",
         lambda status: any(
-            row["slot"] == victim["slot"]
-            and row["state"] == "up"
-            and row["incarnation"] > victim["incarnation"]
-            for row in status["agents"]
+            row.slot == victim.slot and row.state == "up" and row.incarnation > victim.incarnation
+            for row in status.agents
         ),
     )
     site.wait_margin()
@@ -55,7 +53,7 @@ def test_the_head_dies_under_a_stream_and_comes_back(site: Site):
         outlive(site, stream)
         site.back(site.hosts.head.number)
         site.wait_margin()
-        lost = site.agents()[site.hosts.head.number]["slot"]
+        lost = site.agents()[site.hosts.head.number].slot
         after = site.lives()
         assert after.pop(lost) > before.pop(lost)
         assert after == before, "the others never noticed"

@@ -335,7 +335,7 @@ class StoreMachine(RuleBasedStateMachine):
         for slot in self.lost - self.cluster.nodes.keys():
             self.cluster.revive(slot)
         with self.cluster.connect() as client:
-            eventually(lambda: client.status()["margin"] == PARITY, REPAIR_TIMEOUT_S)
+            eventually(lambda: client.status().margin == PARITY, REPAIR_TIMEOUT_S)
         self.lost.clear()
 
     @rule(who=WHO, slot=SLOTS, undo=st.booleans())
@@ -380,8 +380,8 @@ class StoreMachine(RuleBasedStateMachine):
                 self.cluster.run(work())
             eventually(self.all_is_reaped)
         status = client.status()
-        assert status["files"] == sum(data is not None for data in self.model.nodes.values())
-        assert status["stripes"]["lost"] == 0
+        assert status.files == sum(data is not None for data in self.model.nodes.values())
+        assert status.stripes.lost == 0
 
     def all_is_reaped(self) -> bool:
         self.cluster.run(leader(self.cluster).leading.janitor.reap())

@@ -150,7 +150,7 @@ def test_what_a_job_that_failed_has_uploaded_is_forgotten(
         watcher.join()
     assert most_bytes > 2 * MIB
     eventually(lambda: bytes_used(cluster) == 0)
-    assert client.status()["files"] == 0
+    assert client.status().files == 0
 
 
 def test_a_file_sink_has_every_row_once_even_if_a_batch_is_done_again(
@@ -229,7 +229,7 @@ def test_local_checkpoints_stay_with_the_executors(
     spark: SparkSession, client: Client, uri: str
 ) -> None:
     spark.sparkContext.setCheckpointDir(uri)
-    before = client.status()["log"]["op"]
+    before = client.status().log.op
     rows = spark.range(1000).localCheckpoint()
     numbers = spark.sparkContext.parallelize(range(10), 2)
     numbers.localCheckpoint()

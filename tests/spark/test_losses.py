@@ -116,7 +116,7 @@ def wait_until_well(client: Client) -> None:
             status = client.status()
         except (DeadlineExceeded, Unavailable):
             return False
-        return status["margin"] == K and all(a["state"] == "up" for a in status["agents"])
+        return status.margin == K and all(a.state == "up" for a in status.agents)
 
     eventually(well, RECOVERY_S)
 
@@ -193,7 +193,7 @@ def test_state_that_is_lost_for_good_is_never_made_up(
     stream = totals(Numbers(rows=20_000, keys=20_000).stream(spark))
     with streams.running(stream, checkpoint, said) as query:
         streams.await_batch(query, 1)
-    eventually(lambda: client.status()["bytes_inline"] < 16 * KIB)
+    eventually(lambda: client.status().bytes_inline < 16 * KIB)
     commits, batches = files_under(client, "/lost/commits"), dict(said.batches)
 
     kill(cluster, 3, 4, 5)
@@ -217,8 +217,8 @@ def program() -> Iterator[Program]:
 def signal_agents(client: Client, turns: int, number: int) -> list[int]:
     """The leader and those that would lead after it get a signal; their processes."""
     status = client.status()
-    slots = in_turn(parse_slot(status["leader"]))[:turns]
-    pids = [status["agents"][slot]["pid"] for slot in slots]
+    slots = in_turn(parse_slot(status.leader))[:turns]
+    pids = [status.agents[slot].pid for slot in slots]
     for pid in pids:
         os.kill(pid, number)
     return pids
@@ -248,5 +248,5 @@ def test_agents_on_ray_are_paused_and_killed_while_a_query_runs(
             before = client.status()
             signal_agents(client, K, signal.SIGKILL)
             streams.await_more(query, 3)
-        assert client.status()["view"] > before["view"]
+        assert client.status().view > before.view
         check(spark, said)

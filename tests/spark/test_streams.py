@@ -313,7 +313,7 @@ def test_old_batches_are_deleted_and_their_memory_comes_back(
     stream = totals(Numbers(rows=2000, keys=2000).stream(spark))
 
     def bytes_held() -> tuple[int, int]:
-        return client.status()["bytes_logical"], bytes_used(cluster)
+        return client.status().bytes_logical, bytes_used(cluster)
 
     with (
         streams.settings(spark, provider | OFTEN | {streams.BATCHES_RETAINED: 2}),
@@ -356,7 +356,7 @@ def test_a_batch_is_one_command_for_each_of_its_files(
         streams.running(stream, checkpoint, Said()) as query,
     ):
         streams.await_batch(query, 1)
-        op, first = client.status()["log"]["op"], streams.last_batch(query) + 2
+        op, first = client.status().log.op, streams.last_batch(query) + 2
         streams.await_batch(query, first + 4)
         done = commands(client, path, after=op)
 

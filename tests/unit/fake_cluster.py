@@ -414,7 +414,7 @@ class FakeAgent:
         return m.Summed(len(sizes), len(self.state.directories), sum(sizes)), ()
 
     def _status(self, meta: m.Empty, payload: Any) -> Answer:
-        return b'{"margin": 2}', ()
+        return b'{"margin": 2, "parity_shards": 2, "margin_hosts": 0, "agents": []}', ()
 
 
 def _cut(extents: list[Extent], start: int, length: int) -> list[Extent]:

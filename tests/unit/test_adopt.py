@@ -1,7 +1,5 @@
 """What `diskless adopt` refuses before it touches anything."""
 
-from typing import Any
-
 import pytest
 
 from diskless.client import descriptor
@@ -11,6 +9,7 @@ from diskless.launch import agents, ray_cluster
 from diskless.launch.adopt import adopt
 from diskless.launch.local import LocalCluster
 from diskless.launch.record import RayRecord
+from diskless.model import ClusterStatus
 from tests.conftest import StartCluster
 from tests.support import eventually
 
@@ -37,11 +36,11 @@ def test_down_does_not_leave_agents_behind_that_another_ray_runs(
         ray_cluster._refuse_to_orphan(known)
     cluster.kill(3)
     here.add(2)
-    eventually(lambda: status(cluster)["agents"][3]["state"] == "down")
+    eventually(lambda: status(cluster).agents[3].state == "down")
     ray_cluster._refuse_to_orphan(known)
 
 
-def status(cluster: LocalCluster) -> dict[str, Any]:
+def status(cluster: LocalCluster) -> ClusterStatus:
     with cluster.connect() as client:
         return client.status()
 

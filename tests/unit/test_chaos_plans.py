@@ -19,6 +19,7 @@ from diskless.cli.verb import Context
 from diskless.client import descriptor
 from diskless.config import MIB, ClusterSettings
 from diskless.errors import OverBudget
+from diskless.model import AgentStatus, ClusterStatus, VoterStatus
 
 K, AGENTS, VOTERS = 2, 6, 5
 
@@ -116,23 +117,25 @@ def test_the_line_that_replays_a_run_has_all_that_the_plan_depends_on(workload: 
 
 
 def status(*, margin: int = K, down: tuple[int, ...] = (), silent: tuple[int, ...] = (),
-           lives: int = 1) -> dict[str, Any]:  # fmt: skip
-    return {
-        "parity_shards": K,
-        "margin": margin,
-        "agents": [
-            {"slot": f"agent-{n}", "state": "down" if n in down else "up", "incarnation": lives}
+           lives: int = 1, damaged_shards: int = 0) -> ClusterStatus:  # fmt: skip
+    return ClusterStatus(
+        parity_shards=K,
+        margin=margin,
+        margin_hosts=0,
+        agents=[
+            AgentStatus(slot=f"agent-{n}", state="down" if n in down else "up", incarnation=lives)
             for n in range(AGENTS)
         ],
-        "voters": [
-            {
-                "slot": f"agent-{n}",
-                "role": "leader" if n == 0 else "follower",
-                "lag": None if n in silent else 0,
-            }
+        voters=[
+            VoterStatus(
+                slot=f"agent-{n}",
+                role="leader" if n == 0 else "follower",
+                lag=None if n in silent else 0,
+            )
             for n in range(VOTERS)
         ],
-    }
+        damaged_shards=damaged_shards,
+    )
 
 
 def test_a_whole_cluster_has_nobody_down():
@@ -172,7 +175,7 @@ def test_corrupt_shards_count_and_taken_memory_does_not():
 
 
 def test_corrupt_shards_that_the_cluster_knows_of_are_in_its_margin_already():
-    known = status(margin=1) | {"damaged_shards": 8}
+    known = status(margin=1, damaged_shards=8)
     assert count_down(known, [], damaged={1: 5, 2: 3}).spent == 2
     assert count_down(known, [], damaged={1: 6, 2: 3}).spent == 3, "one is not noticed yet"
 

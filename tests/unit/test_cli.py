@@ -29,6 +29,7 @@ from diskless.config import KIB, MIB
 from diskless.errors import BY_REASON, NoQuorum, NotLeader
 from diskless.launch.local import LocalCluster
 from diskless.launch.record import RayRecord, Session
+from diskless.model import RepairStatus
 from diskless.namespace import queries as q
 from tests.support import content, eventually, kill, leader, on_loop, stripes_of
 
@@ -521,10 +522,6 @@ def test_with_k_plus_1_voters_lost_every_verb_says_what_the_namespace_needs(
 # The event log.
 
 
-REPAIR = {"state": "idle", "stripes_left": 0, "bytes_left": 0, "bytes_done": 0,
-          "bytes_per_s": 0, "eta_s": None, "waiting": 0, "unprotectable": 0, "lost": 0}  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("news", "lines"),
     [
@@ -548,7 +545,7 @@ REPAIR = {"state": "idle", "stripes_left": 0, "bytes_left": 0, "bytes_done": 0,
 def test_status_tells_of_repair_while_there_is_something_to_tell(
     news: dict[str, Any], lines: list[str]
 ) -> None:
-    assert repair_lines(REPAIR | news) == lines
+    assert repair_lines(RepairStatus(**news)) == lines
 
 
 # Maintenance.

@@ -199,7 +199,7 @@ def test_the_namespace_operations_reach_the_namespace(client):
     assert not client.exists("/d/a")
     assert client.stat("/d/b").size == 3
     assert client.summary("/").bytes == 3
-    assert client.status() == {"margin": 2}
+    assert client.status().margin == 2
     assert client.delete("/d/b") is True
     assert client.delete("/d/b") is False
     with pytest.raises(NotFound):

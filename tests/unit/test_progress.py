@@ -14,14 +14,14 @@ class Clock:
 def test_an_estimate_follows_from_what_was_done_and_what_is_left() -> None:
     clock = Clock()
     progress = Progress(clock)
-    assert progress.report()["state"] == "idle"
+    assert progress.report().state == "idle"
     progress.plan({"a": 10, "b": 20, "c": 30}, reshaping=False)
-    assert (progress.report()["state"], progress.report()["eta_s"]) == ("rebuilding", None)
+    assert (progress.report().state, progress.report().eta_s) == ("rebuilding", None)
     clock.now_s += 2.0
     progress.done(["b", "unknown"])
     report = progress.report()
-    assert (report["stripes_left"], report["bytes_left"], report["bytes_done"]) == (2, 40, 20)
-    assert (report["bytes_per_s"], report["eta_s"]) == (10, 4.0)
+    assert (report.stripes_left, report.bytes_left, report.bytes_done) == (2, 40, 20)
+    assert (report.bytes_per_s, report.eta_s) == (10, 4.0)
 
 
 def test_planning_again_in_the_middle_goes_on_counting_and_a_new_repair_begins_anew() -> None:
@@ -30,12 +30,12 @@ def test_planning_again_in_the_middle_goes_on_counting_and_a_new_repair_begins_a
     progress.plan({"a": 10, "b": 10}, reshaping=False)
     progress.done(["a"])
     progress.plan({"b": 10}, reshaping=True)
-    assert progress.report()["bytes_done"] == 10
-    assert progress.report()["state"] == "reshaping"
+    assert progress.report().bytes_done == 10
+    assert progress.report().state == "reshaping"
     progress.done(["b"])
-    assert (progress.report()["state"], progress.report()["bytes_done"]) == ("idle", 20)
+    assert (progress.report().state, progress.report().bytes_done) == ("idle", 20)
     progress.plan({"c": 10}, reshaping=False)
-    assert progress.report()["bytes_done"] == 0
+    assert progress.report().bytes_done == 0
 
 
 def test_what_there_is_no_room_for_is_not_left_but_unprotectable() -> None:
@@ -43,12 +43,12 @@ def test_what_there_is_no_room_for_is_not_left_but_unprotectable() -> None:
     progress.plan({"a": 10, "b": 10}, reshaping=True)
     progress.no_room(["a", "b"])
     report = progress.report()
-    assert (report["stripes_left"], report["unprotectable"], report["state"]) == (0, 2, "idle")
+    assert (report.stripes_left, report.unprotectable, report.state) == (0, 2, "idle")
 
 
 def test_it_waits_only_when_there_is_nothing_to_do() -> None:
     progress = Progress(Clock())
     progress.waiting = 3
-    assert progress.report()["state"] == "waiting"
+    assert progress.report().state == "waiting"
     progress.plan({"a": 1}, reshaping=False)
-    assert progress.report()["state"] == "rebuilding"
+    assert progress.report().state == "rebuilding"

@@ -1,23 +1,20 @@
 """When agents may be ended: one by one, or all that a Ray node has."""
 
-from typing import Any
-
 import pytest
 
 from diskless.launch.rolling import may_end
+from diskless.model import AgentStatus, ClusterStatus
 
 HERE = "here/10.0.0.1"
 
 
-def status(*hosts: str, margin: int = 1, k: int = 1, margin_hosts: int = 0) -> dict[str, Any]:
+def status(*hosts: str, margin: int = 1, k: int = 1, margin_hosts: int = 0) -> ClusterStatus:
     """Agents on hosts, whose pids are their numbers; "" has not joined yet."""
     agents = [
-        {"state": "up", "host": host, "pid": number} if host else {"state": "starting"}
-        for number, host in enumerate(hosts)
+        AgentStatus(slot=f"agent-{n}", state="up" if host else "starting", host=host, pid=n)
+        for n, host in enumerate(hosts)
     ]
-    return {
-        "agents": agents, "margin": margin, "parity_shards": k, "margin_hosts": margin_hosts,
-    }  # fmt: skip
+    return ClusterStatus(agents=agents, margin=margin, parity_shards=k, margin_hosts=margin_hosts)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +32,6 @@ def status(*hosts: str, margin: int = 1, k: int = 1, margin_hosts: int = 0) -> d
     ],
 )
 def test_so_many_agents_of_a_host_end_at_once_as_may_be_lost(
-    seen: dict[str, Any], pids: set[int], may: bool
+    seen: ClusterStatus, pids: set[int], may: bool
 ) -> None:
     assert may_end(seen, pids, "here") == may

@@ -10,6 +10,7 @@ from diskless.config import MIB, ClusterSettings
 from diskless.errors import ClusterExists
 from diskless.launch.record import RayRecord
 from diskless.launch.running import never_joined, refuse_other, settings_for
+from diskless.model import AgentStatus, ClusterStatus
 
 
 def known(*, requested: str = "", **settings: Any) -> Descriptor:
@@ -57,7 +58,8 @@ def test_another_ray_is_refused_and_none_means_the_same() -> None:
 
 def test_slots_that_never_lived_are_missing_and_dead_ones_are_not() -> None:
     states = ["up", "down", "draining", "starting"]
-    status = {"agents": [{"slot": f"agent-{n}", "state": s} for n, s in enumerate(states)]}
+    agents = [AgentStatus(slot=f"agent-{n}", state=state) for n, state in enumerate(states)]
+    status = ClusterStatus(parity_shards=2, margin=2, margin_hosts=0, agents=agents)
     assert never_joined(status, 4) == [3]
     assert never_joined(status, 6) == [3, 4, 5]
 

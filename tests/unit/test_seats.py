@@ -10,7 +10,7 @@ import pytest
 
 from diskless.config import ClusterSettings
 from diskless.launch.seats import RayNode, Rehosting, advise, assign, plan_rehosting, seated
-from diskless.model import AgentInfo
+from diskless.model import AgentInfo, AgentStatus
 
 
 def hosts(*names: str) -> list[RayNode]:
@@ -76,13 +76,17 @@ def test_added_agents_go_where_there_is_none() -> None:
     assert set(chosen.values()) == set(nodes[2:])
 
 
-def row(slot: int, node: RayNode, state: str = "up") -> dict[str, str]:
-    return {"slot": f"agent-{slot}", "state": state, "node": node.id, "host": node.host}
+def row(slot: int, node: RayNode, state: str = "up") -> AgentStatus:
+    return AgentStatus(slot=f"agent-{slot}", state=state, node=node.id, host=node.host)
 
 
 def test_one_that_ray_is_about_to_restart_keeps_its_place() -> None:
     nodes = hosts(*"abc")
-    rows = [row(0, nodes[0]), row(1, nodes[1], "down"), {"slot": "agent-2", "state": "starting"}]
+    rows = [
+        row(0, nodes[0]),
+        row(1, nodes[1], "down"),
+        AgentStatus(slot="agent-2", state="starting"),
+    ]
     assert seated(rows, nodes) == {0: nodes[0], 1: nodes[1]}
     assert assign([2], nodes, taken=seated(rows, nodes).values()) == {2: nodes[2]}
 

@@ -5,10 +5,11 @@ It acts only through commands, orders to agents and `Hosts`; what it learns is l
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
+
+import msgspec
 
 from diskless.agent.leading.janitor import Janitor
 from diskless.agent.leading.monitor import Monitor
@@ -126,7 +127,7 @@ class Leader:
         self._pacer.note_command(took_s)
 
     def report(self) -> bytes:
-        return json.dumps(self._reporter.report()).encode()
+        return msgspec.json.encode(self._reporter.report())
 
     # -- for the hosts ------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Collection, Iterable
 
+from diskless.model import RepairStatus
+
 
 class Progress:
     """Counts stripes and their payload; begins anew when there is something to do again."""
@@ -32,21 +34,21 @@ class Progress:
             self._left.pop(stripe, None)
         self.stuck += len(stripes)
 
-    def report(self) -> dict[str, object]:
+    def report(self) -> RepairStatus:
         bytes_left = sum(self._left.values())
         took_s = self._now_s() - self._began_s if self._began_s is not None else 0.0
         rate = self.bytes_done / took_s if self._left and took_s > 0 else 0.0
-        return {
-            "state": self._state(),
-            "stripes_left": len(self._left),
-            "bytes_left": bytes_left,
-            "bytes_done": self.bytes_done,
-            "bytes_per_s": round(rate),
-            "eta_s": round(bytes_left / rate, 1) if rate else None,
-            "waiting": self.waiting,
-            "unprotectable": self.stuck,
-            "lost": self.lost,
-        }
+        return RepairStatus(
+            state=self._state(),
+            stripes_left=len(self._left),
+            bytes_left=bytes_left,
+            bytes_done=self.bytes_done,
+            bytes_per_s=round(rate),
+            eta_s=round(bytes_left / rate, 1) if rate else None,
+            waiting=self.waiting,
+            unprotectable=self.stuck,
+            lost=self.lost,
+        )
 
     def _state(self) -> str:
         if self._left:

@@ -1,14 +1,21 @@
-"""What `diskless status` says: one object about the whole cluster, made by the leader."""
+"""What `diskless status` says: a `ClusterStatus`, made by the leader."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from diskless.agent.leading.repairer import Repairer
 from diskless.agent.ports import Pulse
 from diskless.agent.replica import Replica
 from diskless.config import ClusterSettings
-from diskless.model import Place, slot_name
+from diskless.model import (
+    AgentStatus,
+    ClusterStatus,
+    LogStatus,
+    Place,
+    StripeCounts,
+    VoterStatus,
+    slot_name,
+)
 from diskless.namespace.state import NamespaceState
 
 RATE_WINDOW_MS = 5000
@@ -45,36 +52,41 @@ class Reporter:
     def _state(self) -> NamespaceState:
         return self._replica.state
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> ClusterStatus:
         settings, state = self._settings, self._state
         health = self._stripe_health()
-        return {
-            "name": settings.name,
-            "cluster_id": self._cluster_id,
-            "data_shards": settings.data_shards,
-            "parity_shards": settings.parity_shards,
-            "leader": slot_name(self._slot),
-            "margin": min(health["margin"], self._voter_margin()),
-            "margin_hosts": min(health["margin_hosts"], self._voter_margin_hosts()),
-            "view": self._replica.view,
-            "voters": self._voters(),
-            "log": self._log(),
-            "commits_per_s": self._commits_per_s(),
-            "agents": [self._agent(slot) for slot in range(self._slots())],
-            "unhosted": self._unhosted(),
-            "stripes": {key: health[key] for key in ("total", "healthy", "degraded", "lost")},
-            "repair": self._repairer.progress.report(),
-            "files": len(state.files),
-            "directories": state.tree.directories,
-            "bytes_logical": state.bytes_logical,
-            "bytes_stored": state.ledger.stored_bytes + settings.voters * state.bytes_inline,
-            "bytes_inline": state.bytes_inline,
-            "stripes_freed": len(state.ledger.freed_ms),
-            "sessions": len(state.sessions),
-            "grpc_messages": sum(pulse.messages_sent for pulse in self._pulses.values()),
-            "damaged_shards": len(self._repairer.damaged()),
-            "corrupt_shards_seen": sum(p.corrupt_shards_seen for p in self._pulses.values()),
-        }
+        return ClusterStatus(
+            name=settings.name,
+            cluster_id=self._cluster_id,
+            data_shards=settings.data_shards,
+            parity_shards=settings.parity_shards,
+            leader=slot_name(self._slot),
+            margin=min(health["margin"], self._voter_margin()),
+            margin_hosts=min(health["margin_hosts"], self._voter_margin_hosts()),
+            view=self._replica.view,
+            voters=self._voters(),
+            log=self._log(),
+            commits_per_s=self._commits_per_s(),
+            agents=[self._agent(slot) for slot in range(self._slots())],
+            unhosted=self._unhosted(),
+            stripes=StripeCounts(
+                total=health["total"],
+                healthy=health["healthy"],
+                degraded=health["degraded"],
+                lost=health["lost"],
+            ),
+            repair=self._repairer.progress.report(),
+            files=len(state.files),
+            directories=state.tree.directories,
+            bytes_logical=state.bytes_logical,
+            bytes_stored=state.ledger.stored_bytes + settings.voters * state.bytes_inline,
+            bytes_inline=state.bytes_inline,
+            stripes_freed=len(state.ledger.freed_ms),
+            sessions=len(state.sessions),
+            grpc_messages=sum(pulse.messages_sent for pulse in self._pulses.values()),
+            damaged_shards=len(self._repairer.damaged()),
+            corrupt_shards_seen=sum(p.corrupt_shards_seen for p in self._pulses.values()),
+        )
 
     def _unhosted(self) -> dict[str, str]:
         """What was said of slots that are still down: an agent may just have returned."""
@@ -85,22 +97,19 @@ class Reporter:
         """Those that there were at the start, and those that were added."""
         return max([self._settings.agents, *(slot + 1 for slot in self._state.agents)])
 
-    def _voters(self) -> list[dict[str, Any]]:
-        """The voters as the leader sees them; one that is silent has no lag."""
+    def _voters(self) -> list[VoterStatus]:
+        """The voters as the leader sees them."""
         status = self._replica.status()
         assert status is not None
         return [
-            {
-                "slot": slot_name(slot),
-                "role": "leader"
-                if slot == self._slot
-                else "follower"
-                if lag is not None
-                else "gone",
-                "lag": lag,
-            }
+            VoterStatus(slot=slot_name(slot), role=self._role(slot, lag), lag=lag)
             for slot, lag in enumerate(status.lags)
         ]
+
+    def _role(self, slot: int, lag: int | None) -> str:
+        if slot == self._slot:
+            return "leader"
+        return "gone" if lag is None else "follower"
 
     def _voter_margin(self) -> int:
         """How many more voters may be lost before none can commit.
@@ -121,41 +130,38 @@ class Reporter:
         return [
             agents[slot].host
             for slot, voter in enumerate(self._voters())
-            if voter["lag"] is not None and slot in agents and agents[slot].up
+            if voter.lag is not None and slot in agents and agents[slot].up
         ]
 
-    def _log(self) -> dict[str, Any]:
+    def _log(self) -> LogStatus:
         status = self._replica.status()
         assert status is not None
-        return {
-            "op": status.op,
-            "commit": status.commit,
-            "entries": status.log_entries,
-            "bytes": status.log_bytes,
-        }
+        return LogStatus(
+            op=status.op, commit=status.commit, entries=status.log_entries, bytes=status.log_bytes
+        )
 
     def _commits_per_s(self) -> float:
         rate = self._replica.events.per_second(now_ms=self._now_ms(), window_ms=RATE_WINDOW_MS)
         return round(rate, 1)
 
-    def _agent(self, slot: int) -> dict[str, Any]:
+    def _agent(self, slot: int) -> AgentStatus:
         info = self._state.agents.get(slot)
         pulse = self._pulses.get(slot)
         if info is None:
-            return {"slot": slot_name(slot), "state": "starting"}
-        return {
-            "slot": slot_name(slot),
-            "state": "down" if not info.up else "draining" if info.draining else "up",
-            "pid": info.pid,
-            "node": info.node,
-            "host": info.host,
-            "address": info.address,
-            "incarnation": info.incarnation,
-            "shards": pulse.shards if pulse else 0,
-            "bytes_used": pulse.bytes_used if pulse else 0,
-            "bytes_max": self._settings.memory_bytes,
-            "shards_placed": self._placed[slot],
-        }
+            return AgentStatus(slot=slot_name(slot), state="starting")
+        return AgentStatus(
+            slot=slot_name(slot),
+            state="down" if not info.up else "draining" if info.draining else "up",
+            pid=info.pid,
+            node=info.node,
+            host=info.host,
+            address=info.address,
+            incarnation=info.incarnation,
+            shards=pulse.shards if pulse else 0,
+            bytes_used=pulse.bytes_used if pulse else 0,
+            bytes_max=self._settings.memory_bytes,
+            shards_placed=self._placed[slot],
+        )
 
     def _stripe_health(self) -> dict[str, int]:
         """Counted anew only when stripes or agents have changed."""
