@@ -7,7 +7,7 @@ from diskless.client import Client
 from diskless.client.connection import connect
 from diskless.client.descriptor import Descriptor
 from diskless.errors import Unavailable
-from diskless.gateway.messages import Faults, Kind, Peer, Planted
+from diskless.protocol.messages import Faults, Kind, Peer, Planted
 
 TIMEOUT_S = 2.0
 

@@ -22,8 +22,8 @@ from diskless.client import Client
 from diskless.client.descriptor import Descriptor
 from diskless.config import ClusterSettings
 from diskless.errors import BadRequest, DisklessError, Unavailable
-from diskless.gateway.messages import Faults, Planted
 from diskless.model import parse_slot, slot_name
+from diskless.protocol.messages import Faults, Planted
 
 HEAL_TIMEOUT_S = 10.0
 POLL_S = 0.2

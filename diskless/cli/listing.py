@@ -9,7 +9,7 @@ import msgspec
 from diskless.config import format_bytes
 
 if TYPE_CHECKING:
-    from diskless.gateway.messages import Status
+    from diskless.protocol.messages import Status
 
 WIDTH_MAX = 200
 """Where there is no terminal to fit in."""

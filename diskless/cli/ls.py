@@ -11,7 +11,7 @@ from diskless.cli.verb import Context, verb
 
 if TYPE_CHECKING:
     from diskless.client import Client
-    from diskless.gateway.messages import Status
+    from diskless.protocol.messages import Status
 
 
 @verb(

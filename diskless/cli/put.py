@@ -18,7 +18,7 @@ from diskless.errors import BadRequest, PathIsDirectory
 
 if TYPE_CHECKING:
     from diskless.client import Client
-    from diskless.gateway.messages import Status
+    from diskless.protocol.messages import Status
 
 
 class Job(NamedTuple):

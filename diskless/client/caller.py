@@ -27,7 +27,7 @@ from diskless.client.connection import Buffer, Connection, Reply
 from diskless.client.descriptor import Descriptor
 from diskless.client.routes import Routes, address
 from diskless.errors import DisklessError, NoCluster, SessionExpired, Unauthorized, Unavailable
-from diskless.gateway.messages import Delete, Empty, Kind, Mkdirs, Peer, Put, Rename
+from diskless.protocol.messages import Delete, Empty, Kind, Mkdirs, Peer, Put, Rename
 
 IDLE_MAX = 8
 """Idle connections kept to each agent."""

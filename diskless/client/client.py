@@ -27,7 +27,8 @@ from diskless.client.files import (
 from diskless.client.upload import Frames, Upload
 from diskless.config import KIB
 from diskless.errors import BadRequest, NoCluster, NotFound, UploadLost
-from diskless.gateway.messages import (
+from diskless.model import ClusterStatus, Event
+from diskless.protocol.messages import (
     Delete,
     Drain,
     Empty,
@@ -45,7 +46,6 @@ from diskless.gateway.messages import (
     Summary,
     Summed,
 )
-from diskless.model import ClusterStatus, Event
 
 TIMEOUT_S = 30.0
 SMALL_BYTES_MAX = 64 * KIB

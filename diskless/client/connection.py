@@ -21,8 +21,9 @@ import msgspec
 from msgspec import Struct
 
 from diskless.errors import BadFrame, DisklessError, Unauthorized, Unavailable
-from diskless.gateway import messages
-from diskless.gateway.frames import (
+from diskless.model import ClusterStatus, slot_name
+from diskless.protocol import messages
+from diskless.protocol.frames import (
     HEADER_BYTES,
     META_BYTES_MAX,
     RECEIVE_BYTES,
@@ -31,8 +32,7 @@ from diskless.gateway.frames import (
     pack_within,
     unpack_header,
 )
-from diskless.gateway.messages import Kind, Peer
-from diskless.model import ClusterStatus, slot_name
+from diskless.protocol.messages import Kind, Peer
 
 Buffer = bytes | bytearray | memoryview
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from diskless import paths
 from diskless.errors import BadRequest, NoCluster
-from diskless.gateway.messages import Peer
+from diskless.protocol.messages import Peer
 
 SCHEME = "diskless"
 DEFAULT_NAME = "default"

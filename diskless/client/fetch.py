@@ -15,8 +15,8 @@ from diskless.client.caller import Caller
 from diskless.client.connection import Connection
 from diskless.config import KIB, MIB
 from diskless.errors import DisklessError, InternalError, NotFound, PathIsDirectory, Unavailable
-from diskless.gateway.messages import Kind, Open, Opened, Read, Status
 from diskless.model import Extent
+from diskless.protocol.messages import Kind, Open, Opened, Read, Status
 
 PIECE_BYTES = MIB
 """Payload of one `read`; it begins and ends at multiples of this, as stripes mostly do,

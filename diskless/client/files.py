@@ -16,7 +16,7 @@ from diskless.client.caller import Caller
 from diskless.client.fetch import PIECE_BYTES, PREFETCH_BYTES, Content, ReadAhead
 from diskless.client.upload import FRAME_BYTES, Frames, Upload
 from diskless.errors import CorruptData
-from diskless.gateway.messages import NewFile, Status
+from diskless.protocol.messages import NewFile, Status
 
 PUT_BYTES_MAX = FRAME_BYTES
 """Files up to this size travel in one frame."""

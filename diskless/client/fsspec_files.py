@@ -20,7 +20,7 @@ from diskless.client.connection import Buffer
 from diskless.client.files import Reader, Writer
 from diskless.config import MIB
 from diskless.errors import AlreadyExists
-from diskless.gateway.messages import Status
+from diskless.protocol.messages import Status
 
 if TYPE_CHECKING:
     from diskless.client.fsspec import DisklessFileSystem

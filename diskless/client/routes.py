@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from xxhash import xxh3_64_intdigest
 
 from diskless.client.descriptor import UNKNOWN_SLOT
-from diskless.gateway.frames import NO_LEADER
-from diskless.gateway.messages import Peer
+from diskless.protocol.frames import NO_LEADER
+from diskless.protocol.messages import Peer
 
 SKIP_S_MIN = 2.0
 SKIP_S_MAX = 16.0

@@ -20,8 +20,8 @@ from diskless.client.caller import Caller, Ticket
 from diskless.client.connection import Connection
 from diskless.config import MIB
 from diskless.errors import DisklessError, Unavailable, UploadLost
-from diskless.gateway.messages import Abort, Commit, Kind, NewFile, Status, Write, Written
 from diskless.model import Stripe
+from diskless.protocol.messages import Abort, Commit, Kind, NewFile, Status, Write, Written
 
 FRAME_BYTES = MIB
 """Payload of one `write`: a whole stripe by default."""

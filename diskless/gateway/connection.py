@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from diskless.config import KIB, MIB
 from diskless.errors import BadFrame, DisklessError, InternalError, Unauthorized
-from diskless.gateway.frames import (
+from diskless.protocol.frames import (
     HEADER_BYTES,
     HELLO_BYTES_MAX,
     META_BYTES_MAX,
@@ -31,7 +31,7 @@ from diskless.gateway.frames import (
     FrameParser,
     pack_header,
 )
-from diskless.gateway.messages import DECODERS, Hello, Kind, Open, Read, Refusal, encode
+from diskless.protocol.messages import DECODERS, Hello, Kind, Open, Read, Refusal, encode
 
 if TYPE_CHECKING:
     from diskless.gateway.server import Gateway

@@ -29,14 +29,14 @@ from diskless.errors import (
     TooFewAgents,
     Unavailable,
 )
-from diskless.gateway import messages as m
-from diskless.gateway.frames import PAYLOAD_BYTES_MAX
-from diskless.gateway.messages import Kind
 from diskless.gateway.server import Answer, ConnectionId
 from diskless.model import FileRecord, Stripe, cut, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.state import PathStatus
+from diskless.protocol import messages as m
+from diskless.protocol.frames import PAYLOAD_BYTES_MAX
+from diskless.protocol.messages import Kind
 
 FILES_PER_PUT_MAX = 10_000
 

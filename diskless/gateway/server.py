@@ -32,8 +32,8 @@ from diskless.errors import (
 )
 from diskless.gateway.budget import Budget
 from diskless.gateway.connection import Buffer, Connection, Request
-from diskless.gateway.frames import NO_LEADER, ROSTER_MASK
-from diskless.gateway.messages import Kind, Roster, Welcome
+from diskless.protocol.frames import NO_LEADER, ROSTER_MASK
+from diskless.protocol.messages import Kind, Roster, Welcome
 
 CONNECTIONS_MAX = 1024
 HELLO_TIMEOUT_S = 5.0

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from diskless.client import connect, descriptor
 from diskless.client.descriptor import Descriptor
 from diskless.errors import BadRequest
-from diskless.gateway.messages import Peer
 from diskless.launch import ray_cluster, ray_link, rolling
 from diskless.launch.record import RayRecord, record_of
 from diskless.model import ClusterStatus, parse_slot
+from diskless.protocol.messages import Peer
 
 Progress = Callable[[str, int, int], None]
 

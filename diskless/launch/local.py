@@ -20,8 +20,8 @@ import uvloop
 from diskless.client.client import Client, connect
 from diskless.client.descriptor import Descriptor, remove, save
 from diskless.config import ClusterSettings
-from diskless.gateway.messages import Peer
 from diskless.node import Node, NodeSettings
+from diskless.protocol.messages import Peer
 
 START_TIMEOUT_S = 30.0
 CALL_TIMEOUT_S = 60.0

@@ -28,7 +28,6 @@ from diskless.errors import (
     LaunchFailed,
     Unavailable,
 )
-from diskless.gateway.messages import Peer
 from diskless.launch import private_ray, ray_link, rundir, running, seats, sessions
 from diskless.launch.record import (
     RayRecord,
@@ -39,6 +38,7 @@ from diskless.launch.record import (
 )
 from diskless.launch.running import Progress, Started, ask_status
 from diskless.model import parse_slot, slot_name
+from diskless.protocol.messages import Peer
 
 if TYPE_CHECKING:
     from diskless.launch.actor import AgentState

@@ -22,7 +22,6 @@ from diskless.errors import (
     LaunchFailed,
     Unavailable,
 )
-from diskless.gateway.messages import Peer
 from diskless.launch import ray_link, seats
 from diskless.launch.record import (
     advice_for_dead,
@@ -32,6 +31,7 @@ from diskless.launch.record import (
     refuse_without_ray,
 )
 from diskless.model import AgentStatus, ClusterStatus, parse_slot
+from diskless.protocol.messages import Peer
 
 ASK_TIMEOUT_S = 5.0
 """How long a cluster may take to say how it is before it counts as dead."""

@@ -11,9 +11,9 @@ from diskless.client import Client
 from diskless.client.upload import Upload
 from diskless.config import KIB, MIB
 from diskless.errors import CorruptData, TooFewShards
-from diskless.gateway.messages import NewFile
 from diskless.launch.local import LocalCluster
 from diskless.model import Stripe
+from diskless.protocol.messages import NewFile
 from tests.support import (
     CALM,
     ShardAt,

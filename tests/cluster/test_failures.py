@@ -23,11 +23,11 @@ from diskless.errors import (
     Unavailable,
     UploadLost,
 )
-from diskless.gateway.messages import Peer
 from diskless.launch.local import LocalCluster
 from diskless.model import Extent, slot_name
 from diskless.namespace import queries as q
 from diskless.node import Node, NodeSettings
+from diskless.protocol.messages import Peer
 from diskless.rpc.services import (
     MEMBERSHIP,
     NAMESPACE,

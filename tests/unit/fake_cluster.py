@@ -32,11 +32,11 @@ from diskless.errors import (
     SessionExpired,
     UploadLost,
 )
-from diskless.gateway import messages as m
-from diskless.gateway.frames import HEADER_BYTES, Header, pack_header, unpack_header
-from diskless.gateway.messages import Kind
 from diskless.gateway.server import Answer, Backend, Gateway
 from diskless.model import Extent, Place, Stripe
+from diskless.protocol import messages as m
+from diskless.protocol.frames import HEADER_BYTES, Header, pack_header, unpack_header
+from diskless.protocol.messages import Kind
 
 SECRET = "open sesame"
 CLUSTER = "cluster-under-test"

@@ -50,7 +50,7 @@ from diskless.errors import (
     Unavailable,
     UploadLost,
 )
-from diskless.gateway.messages import Kind, Peer, Read
+from diskless.protocol.messages import Kind, Peer, Read
 from tests.unit.fake_cluster import FakeAgent, FakeCluster, Fault, wait_until
 
 SOON_S = 5.0

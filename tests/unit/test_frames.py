@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diskless.errors import BadFrame
-from diskless.gateway.frames import (
+from diskless.protocol.frames import (
     HEADER_BYTES,
     MAGIC,
     META_BYTES_MAX,

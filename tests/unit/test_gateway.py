@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 from diskless.config import KIB, MIB, Tuning
 from diskless.errors import DisklessError, LaunchFailed, NoQuorum, NotFound, NotLeader
-from diskless.gateway import messages as m
 from diskless.gateway.connection import REPLY_BYTES_MAX, REQUESTS_MAX, WRITE_BYTES_HIGH
-from diskless.gateway.frames import (
+from diskless.gateway.server import Answer
+from diskless.model import Extent
+from diskless.protocol import messages as m
+from diskless.protocol.frames import (
     HELLO_BYTES_MAX,
     META_BYTES_MAX,
     NO_LEADER,
@@ -28,9 +30,7 @@ from diskless.gateway.frames import (
     pack_header,
     pack_within,
 )
-from diskless.gateway.messages import Kind
-from diskless.gateway.server import Answer
-from diskless.model import Extent
+from diskless.protocol.messages import Kind
 from tests.unit.fake_cluster import LoopThread, MortalGateway, RawClient, start_gateway, wait_until
 
 

@@ -12,7 +12,7 @@ import diskless
 ROOT = Path(diskless.__file__).parent
 LAYERS = (
     {"errors", "config", "paths", "model", "checksum", "malloc"},
-    {"codec", "placement", "repair", "plan", "namespace"},
+    {"codec", "placement", "repair", "plan", "namespace", "protocol"},
     {"agent"},
     {"rpc", "gateway"},
     {"node", "client"},
@@ -93,4 +93,4 @@ def test_a_foreign_library_is_imported_only_in_its_home(library: str) -> None:
 
 def test_clients_know_nothing_of_agents() -> None:
     known = {target for part, target in edges() if part in ("client", "spark", "workloads")}
-    assert not known & {"agent", "namespace", "rpc", "node", "launch"}
+    assert not known & {"agent", "namespace", "rpc", "gateway", "node", "launch"}

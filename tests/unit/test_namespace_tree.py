@@ -12,11 +12,11 @@ from diskless.errors import (
     PathIsDirectory,
     PathIsFile,
 )
-from diskless.gateway.frames import META_BYTES_MAX
 from diskless.gateway.handlers import _path_status
-from diskless.gateway.messages import Listing
 from diskless.namespace import queries as q
 from diskless.paths import PATH_BYTES_MAX
+from diskless.protocol.frames import META_BYTES_MAX
+from diskless.protocol.messages import Listing
 from tests.unit.test_namespace_world import World, inline_file
 
 BAD_PATHS = ["", "a", "a/b", "//", "/a//b", "/a/", "/./a", "/a/../b", "/a\0b"]

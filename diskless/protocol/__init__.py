@@ -1,0 +1,1 @@
+"""What clients and agents both speak: frames, and the messages in them."""
