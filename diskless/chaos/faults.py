@@ -38,7 +38,8 @@ class Hands(Protocol):
     def pids(self, slots: Sequence[int]) -> dict[int, int]:
         """Raises BadRequest if one does not run."""
 
-    def freeze(self, pids: Mapping[int, int]) -> None: ...
+    def freeze(self, pids: Mapping[int, int]) -> None:
+        """Returns when no thread of theirs runs any more. Raises DeadlineExceeded."""
 
     def thaw(self, pids: Mapping[int, int]) -> list[int]:
         """Gives the slots that still were those processes."""

@@ -123,7 +123,8 @@ def revive(context: Context, slots: tuple[str, ...]) -> None:
 def pause(context: Context, slots: tuple[str, ...], max_down: int | None) -> None:
     """Freeze agents (SIGSTOP) until `resume` or `heal`.
 
-    They keep their memories and their connections, and answer nothing.
+    They keep their memories and their connections, and answer nothing: it returns when the
+    last of their threads stands still.
     """
     victims = parse(slots)
     with open_chaos(context) as chaos:

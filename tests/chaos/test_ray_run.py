@@ -13,6 +13,7 @@ import pytest
 
 from diskless.cli import exits
 from diskless.client import connect
+from diskless.launch.hands import thread_states
 from tests.support import Program, eventually, ray_program
 
 AGENTS, K = 6, 2
@@ -36,7 +37,7 @@ def processes(program: Program) -> dict[str, str]:
 def test_a_frozen_agent_counts_at_once_and_goes_on_where_it_was(program: Program):
     before = program.agent(3)
     assert program.ok("chaos", "pause", "3")["paused"] == {"agent-3": before.pid}
-    assert psutil.Process(before.pid).status() == psutil.STATUS_STOPPED
+    assert set(thread_states(before.pid).values()) == {"T"}
     assert program.ok("chaos", "list")["down"] == {"agent-3": "paused"}
     line = program.refused(exits.OVER_BUDGET, "chaos", "kill", "4", "5")
     assert "agent-3 paused" in line

@@ -17,6 +17,7 @@ import pytest
 from diskless.client import Client, connect, descriptor
 from diskless.config import MIB
 from diskless.errors import DisklessError
+from diskless.launch import hands
 from diskless.launch.rehoster import JOIN_S_MAX
 from diskless.model import AgentStatus, parse_slot
 from tests.chaos.ray_hosts import RayHosts
@@ -167,8 +168,7 @@ def test_one_that_hangs_as_it_begins_is_given_up_and_begins_again(
     new = hosts.add()
     hung: list[int] = []
     eventually(lambda: hung.extend(hosts.agents(new)) or hung, WAIT_S)
-    for pid in hung:
-        psutil.Process(pid).suspend()
+    hands.stop(hung)
     assert agent_of(onlooker, slot).state == "down", "it joined before it was stopped"
     eventually(lambda: "did not join" in _unhosted(onlooker).get(f"agent-{slot}", ""), HANG_S)
     eventually(lambda: is_whole(onlooker, 4), WAIT_S)

@@ -27,6 +27,7 @@ from diskless.cli import exits
 from diskless.client import Client, connect, descriptor
 from diskless.config import KIB, Tuning
 from diskless.errors import AlreadyExists, DeadlineExceeded, NotFound, Unavailable
+from diskless.launch import hands
 from diskless.launch.record import record_of
 from diskless.model import parse_slot, slot_name
 from tests.support import Program, content, eventually, ray_program, session_of
@@ -385,13 +386,12 @@ def pausing() -> Iterator[Callable[[Mapping[str, Any], int], None]]:
 
     def pause(status: Mapping[str, Any], slot: int) -> None:
         stopped.append(status.agents[slot].pid)
-        os.kill(stopped[-1], signal.SIGSTOP)
+        hands.stop(stopped[-1:])
 
     try:
         yield pause
     finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
+        hands.send(stopped, signal.SIGCONT)
 
 
 def refusal(work: Callable[[], object]) -> str:

@@ -4,7 +4,6 @@ One cluster for all, so each test leaves it whole. What repair does in each case
 in test_repair.py; this is that it happens, by itself, to agents that are processes.
 """
 
-import os
 import signal
 from collections.abc import Iterator
 
@@ -13,6 +12,7 @@ import pytest
 from diskless.cli import exits
 from diskless.client import Client, connect
 from diskless.config import KIB, MIB
+from diskless.launch import hands
 from diskless.model import AgentStatus, parse_slot
 from tests.support import Program, content, eventually, ray_program
 
@@ -73,11 +73,11 @@ def test_a_paused_agent_that_returns_in_time_keeps_its_shards(
     eventually(lambda: has_all_its_shards(program.agent(5)), REPAIR_S)  # a beat brings the count
     agent = program.agent(5)
     versions = [event.op for event in client.events() if event.kind == "repair"]
-    os.kill(agent.pid, signal.SIGSTOP)
+    hands.stop([agent.pid])
     try:
         eventually(lambda: client.status().agents[5].state == "down", REPAIR_S)
     finally:
-        os.kill(agent.pid, signal.SIGCONT)
+        hands.send([agent.pid], signal.SIGCONT)
     wait_protected(client)
     after = program.agent(5)
     assert (after.incarnation, after.shards) == (agent.incarnation, agent.shards)
@@ -101,7 +101,7 @@ def test_a_rolling_restart_restarts_each_agent_once_and_the_leader_last(
 ) -> None:
     before, leader = lives(client), parse_slot(client.status().leader)
     done = program.ok("restart", "--rolling")["restarted"]
-    assert {agent["slot"] for agent in done} == {f"agent-{slot}" for slot in range(6)}
+    assert {agent.slot for agent in done} == {f"agent-{slot}" for slot in range(6)}
     assert done[-1]["slot"] == f"agent-{leader}"
     assert lives(client) == [life + 1 for life in before]
 

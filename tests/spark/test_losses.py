@@ -5,7 +5,6 @@ Agents on Ray are killed and paused for real.
 """
 
 import itertools
-import os
 import re
 import signal
 import time
@@ -21,6 +20,7 @@ import diskless
 from diskless.client import Client
 from diskless.config import KIB
 from diskless.errors import DeadlineExceeded, Unavailable
+from diskless.launch import hands
 from diskless.launch.local import LocalCluster
 from diskless.model import parse_slot
 from tests.conftest import Connect, StartCluster
@@ -214,14 +214,11 @@ def program() -> Iterator[Program]:
         yield program
 
 
-def signal_agents(client: Client, turns: int, number: int) -> list[int]:
-    """The leader and those that would lead after it get a signal; their processes."""
+def processes(client: Client, turns: int) -> list[int]:
+    """Of the leader and those that would lead after it."""
     status = client.status()
     slots = in_turn(parse_slot(status.leader))[:turns]
-    pids = [status.agents[slot].pid for slot in slots]
-    for pid in pids:
-        os.kill(pid, number)
-    return pids
+    return [status.agents[slot].pid for slot in slots]
 
 
 @pytest.mark.timeout(300)
@@ -232,12 +229,12 @@ def test_agents_on_ray_are_paused_and_killed_while_a_query_runs(
 
     @contextmanager
     def pause() -> Iterator[None]:
-        pids = signal_agents(client, K + 1, signal.SIGSTOP)
+        pids = processes(client, K + 1)
+        hands.stop(pids)
         try:
             yield
         finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
+            hands.send(pids, signal.SIGCONT)
 
     with diskless.connect(program.name) as client:
         check_fails_and_resumes(spark, client, uri, pause)
@@ -246,7 +243,7 @@ def test_agents_on_ray_are_paused_and_killed_while_a_query_runs(
         with streams.running(totals(NUMBERS.stream(spark)), f"{uri}killed", said) as query:
             streams.await_batch(query, 1)
             before = client.status()
-            signal_agents(client, K, signal.SIGKILL)
+            hands.send(processes(client, K), signal.SIGKILL)
             streams.await_more(query, 3)
         assert client.status().view > before.view
         check(spark, said)
