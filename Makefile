@@ -5,6 +5,11 @@
 PYTHON ?= python3
 ARGS ?=
 
+# Tests wait for most of their time, for processes to start and agents to be missed, so there
+# are more workers than cores; each needs up to 3 GB. See tests/parallel.py. WORKERS=0 runs
+# them one after the other in one process, as a debugger (ARGS=--pdb) needs it.
+WORKERS ?= 4
+
 VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
@@ -23,7 +28,7 @@ demo: java setup ## Run a Spark stream on a cluster here, kill agents, and watch
 	@$(RUN) -m diskless.demo $(ARGS)
 
 test: java lint ## Lint, type-check and run the tests, except the slow ones
-	@$(RUN) -m pytest $(ARGS)
+	@$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 bench: java setup ## Measure it beside local files and Redis, in a quarter of an hour
 	@$(RUN) -m diskless.cli bench run $(ARGS)

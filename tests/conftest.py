@@ -11,6 +11,8 @@ from diskless.client import Client
 from diskless.launch.local import LocalCluster
 from tests.support import start_cluster
 
+pytest_plugins = ["tests.parallel"]
+
 StartCluster = Callable[..., LocalCluster]
 Connect = Callable[..., Client]
 
