@@ -426,7 +426,9 @@ def test_a_summary_counts_the_whole_subtree(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", [q.Stat, q.Open, q.Summarize, lambda path: q.Page(path, "", 9)], ids=str
+    "query",
+    [q.Stat, q.Open, q.Summarize, lambda path: q.Page(path, "", 9)],
+    ids=["stat", "open", "summarize", "page"],
 )
 def test_questions_about_what_is_not_there_raise_not_found(world: World, query: object) -> None:
     world.put("/file")
