@@ -282,7 +282,8 @@ class Replica:
                     data = messages.encode(message)
                     for slot in to:
                         self._post(slot, data)
-                case vr.Reply(request, results, _):
+                case vr.Reply(request, results, op, voters):
+                    log.debug("acknowledged op=%d view=%d voters=%s", op, self.view, voters)
                     self._settle(request, results)
                 case vr.Rejected(request, reason, _):
                     self._settle(request, self._rejection(reason))

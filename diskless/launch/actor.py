@@ -41,6 +41,9 @@ LOOP_TIMEOUT_S = 5.0
 SEED_PAUSE_S = 0.5
 SEED_TIMEOUT_S = 2.0
 
+LOG_VARIABLE = "DISKLESS_LOG"
+"""How much agents log, as Python names it. With `debug` a leader names, for each command that
+it acknowledges, the voters who had it by then."""
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
@@ -88,6 +91,9 @@ class AgentActor:
         self._node: Node | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=LOG_FORMAT)
+        wanted = os.environ.get(LOG_VARIABLE, "info").upper()
+        level = logging.getLevelNamesMapping().get(wanted, logging.INFO)
+        logging.getLogger("diskless").setLevel(level)
         keep_heap()
         threading.Thread(target=self._run, name="agent", daemon=True).start()
 

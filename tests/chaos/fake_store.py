@@ -16,6 +16,7 @@ class FakeStore:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.writes = 0
+        self.steps = 0
         self._lock = threading.Lock()
         self._random = Random(1)
 
@@ -65,6 +66,7 @@ class FakeStore:
         """Takes effect at one moment between the call and its return."""
         time.sleep(self._random.uniform(0, LATENCY_S))
         with self._lock:
+            self.steps += 1
             answer = act()
         time.sleep(self._random.uniform(0, LATENCY_S))
         return answer

@@ -1,6 +1,5 @@
 """Runs: the workload finds broken stores, whole runs pass on a sound one, and all is undone."""
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,17 +42,17 @@ SIZES = sizes_up_to(MIB)
 # The workload and its oracle.
 
 
-def drive(store: FakeStore, seconds: float) -> KeyValue:
+def drive(store: FakeStore, steps: int) -> KeyValue:
     work = KeyValue(lambda: store, seed=3, root="/r", sizes=sizes_up_to(KIB))  # type: ignore[arg-type,return-value]
     work.start()
-    time.sleep(seconds)
+    eventually(lambda: store.steps >= steps)
     work.stop()
     return work
 
 
 @pytest.mark.parametrize("store", [FakeStore, Unclear])
 def test_a_sound_store_is_found_sound(store: type[FakeStore]):
-    findings = drive(store(), 1.0).finish()
+    findings = drive(store(), 200).finish()
     assert (findings.wrong, findings.undecided, findings.unreadable) == ([], [], [])
     assert findings.acknowledged > 30
     assert bool(findings.unknown) == (store is Unclear)
@@ -61,13 +60,13 @@ def test_a_sound_store_is_found_sound(store: type[FakeStore]):
 
 @pytest.mark.parametrize("mutant", [Forgetful, Twice, Garbling, HalfRenaming, Hollow])
 def test_a_store_that_breaks_a_promise_is_caught(mutant: type[FakeStore]):
-    findings = drive(mutant(), 2.0).finish()
+    findings = drive(mutant(), 400).finish()
     assert findings.wrong, f"{mutant.__name__}: {findings}"
 
 
 def test_a_store_that_died_is_not_asked_for_each_of_its_keys():
     store = Dying()
-    work = drive(store, 0.5)
+    work = drive(store, 100)
     store.dead = True
     findings = work.finish()
     assert store.asked_in_vain <= 3
@@ -76,13 +75,13 @@ def test_a_store_that_died_is_not_asked_for_each_of_its_keys():
 
 
 def test_bytes_that_were_waited_for_in_vain_count_as_lost():
-    findings = drive(Waiting(), 1.0).finish()
+    findings = drive(Waiting(), 200).finish()
     assert findings.refusals.keys() == {"ShardsAway"}
     assert judge(findings, healed=True, max_down=K, k=K).exit_status == PromiseBroken.exit_code
 
 
 def test_bytes_that_a_write_waited_for_in_vain_were_never_promised():
-    findings = drive(SlowToSeal(), 1.0).finish()
+    findings = drive(SlowToSeal(), 200).finish()
     assert findings.refusals.keys() == {"DeadlineExceeded"}
     assert judge(findings, healed=True, max_down=K, k=K).passed
 

@@ -5,11 +5,15 @@ must be there: everything acknowledged, nothing else, and one of two states wher
 operation ended without a clear answer. All files are small enough to stay inline: they
 live in the replicated state, and the loss of shards (there is no repairer yet) does not
 blur the picture. DISKLESS_SEED repeats the choices of a run.
+
+The agents log which voters had a command when it was acknowledged. In all that these tests do
+to them, that is always a majority.
 """
 
 import itertools
 import os
 import random
+import re
 import secrets
 import signal
 import threading
@@ -27,7 +31,7 @@ from diskless.cli import exits
 from diskless.client import Client, connect, descriptor
 from diskless.config import KIB, Tuning
 from diskless.errors import AlreadyExists, DeadlineExceeded, NotFound, Unavailable
-from diskless.launch import hands
+from diskless.launch import hands, rundir
 from diskless.launch.record import record_of
 from diskless.model import parse_slot, slot_name
 from tests.support import Program, content, eventually, ray_program, session_of
@@ -58,8 +62,11 @@ pytestmark = pytest.mark.timeout(170)
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Program]:
-    with ray_program(*SETTINGS) as (program, _):
-        yield program
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISKLESS_LOG", "debug")
+        with ray_program(*SETTINGS) as (program, _):
+            yield program
+            check_majorities(acknowledged(program))
 
 
 @pytest.fixture
@@ -73,6 +80,35 @@ def rng() -> random.Random:
     seed = int(os.environ.get("DISKLESS_SEED") or secrets.randbits(32))
     print(f"DISKLESS_SEED={seed}")
     return random.Random(seed)
+
+
+# Who had what was acknowledged.
+
+
+def acknowledged(program: Program) -> dict[int, set[int]]:
+    """The voters that had a command when it was acknowledged, by its op: as all agents logged
+    it so far, the dead ones too."""
+    logs = rundir.run_dir(descriptor.load(program.name).cluster) / "r" / "session_latest" / "logs"
+    said = re.compile(r"acknowledged op=(\d+) view=\d+ voters=\(([\d, ]*)\)$", re.MULTILINE)
+    found: dict[int, set[int]] = {}
+    for log in logs.glob("worker-*.err"):
+        for op, voters in said.findall(log.read_text()):
+            slots = {int(slot) for slot in voters.split(",") if slot.strip()}
+            found[int(op)] = min(slots, found.get(int(op), slots), key=len)
+    return found
+
+
+def check_majorities(voters_of: Mapping[int, set[int]]) -> None:
+    too_few = {op: voters for op, voters in voters_of.items() if len(voters) <= K}
+    assert not too_few, f"acknowledged without {K + 1} of {VOTERS} voters: {too_few}"
+    sizes = Counter(map(len, voters_of.values()))
+    print(f"acknowledged {len(voters_of)} rounds; voters that had them: {dict(sizes)}")
+
+
+def ops_of(client: Client, root: str) -> dict[str, int]:
+    """The places in the log of what was put below a directory."""
+    puts = [event for event in client.events() if event.text.startswith(f"put {root}/")]
+    return {event.text.split()[1]: event.op for event in puts}
 
 
 # Traffic that keeps its books.
@@ -433,16 +469,20 @@ def test_k_paused_voters_are_missed_by_nobody_and_one_more_stops_everything_unti
         with pausing() as pause:
             for slot in (leader, *followers):
                 pause(before, slot)
-            files[f"{root}/with-k-paused"] = b"k"
-            client.write(f"{root}/with-k-paused", b"k")
+            with_k_paused = {f"{root}/with-k-paused-{n}": b"k" for n in range(4)}
+            files |= with_k_paused
+            for path, data in with_k_paused.items():
+                client.write(path, data)
             assert all(client.read(path) == data for path, data in files.items())
+            ops, voters_of = ops_of(client, root), acknowledged(program)
+            left = {slot for slot in others if slot not in followers}
+            assert all(voters_of[ops[path]] == left for path in with_k_paused)
 
             eventually(lambda: client.status().margin == 0, SHORT_TIMEOUT_S)
             now = client.status()
-            left = [slot for slot in others if slot not in followers]
             heir = leader_of(now)
             assert heir in left
-            one_more = heir if last == "the-leader" else next(s for s in left if s != heir)
+            one_more = heir if last == "the-leader" else rng.choice(sorted(left - {heir}))
             pause(now, one_more)
             with ThreadPoolExecutor(4) as pool:
                 refused = [
@@ -453,6 +493,8 @@ def test_k_paused_voters_are_missed_by_nobody_and_one_more_stops_everything_unti
                 ]
             for one in refused:
                 assert f"needs {K + 1} of {VOTERS} voters" in one.result()
+
+            check_majorities(acknowledged(program))
 
         # The refused three may still happen, once and whole; all else is as it was.
         after = await_recovery(client, before)

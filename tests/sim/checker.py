@@ -9,7 +9,9 @@ entry that the voter had applied when it read. The checker shows for this order 
    that the voters, and so the clients, gave (`applied`, `wrote`, `read`), a repeated
    command the answer of its first execution;
 3. an operation that began after another one was answered stands after it (`began`
-   notes how far the order must have come; `wrote` and `read` compare).
+   notes how far the order must have come; `wrote` and `read` compare);
+4. no command is acknowledged before a majority has answered for it, by what came out of the
+   network and not by what the leader counts (`answered`, `acknowledged`).
 
 A total order that is legal for the model (2) and respects real time (3) is what
 linearizability asks for, so no search for one is needed. Unanswered commands may
@@ -45,6 +47,7 @@ class Checker:
         self.order: list[list[tuple[int, bytes, Any]]] = []  # op - 1 -> its commands
         self.decoded: dict[bytes, c.Command] = {}
         self.frontier: Position = (0, 0)
+        self.answers: dict[tuple[int, int], int] = {}  # (view, voter) -> the newest op it has
         self.reads = self.writes = self.snapshots = 0
 
     def decode(self, command: bytes) -> c.Command:
@@ -94,6 +97,20 @@ class Checker:
             for time_ms, command, _ in row:
                 state.apply(self.decode(command), now_ms=time_ms)
         return state
+
+    def answered(self, view: int, voter: int, op: int) -> None:
+        """A voter's word that it has a view's log up to `op` has reached the leader."""
+        self.answers[view, voter] = max(op, self.answers.get((view, voter), 0))
+
+    def acknowledged(
+        self, view: int, leader: int, op: int, holders: tuple[int, ...], quorum: int
+    ) -> None:
+        """The leader of a view answers a client, and says who had the command by then."""
+        for voter in holders:
+            if voter != leader and self.answers.get((view, voter), 0) < op:
+                raise Violation(f"op {op}: voter {voter} never said that it has it in view {view}")
+        if leader not in holders or len(holders) < quorum:
+            raise Violation(f"op {op} was acknowledged with {holders} of {quorum} needed voters")
 
     # -- clients -----------------------------------------------------------------
 

@@ -99,6 +99,14 @@ class SmallQuorum(Replica):
         return sorted(self._match)[self.voters - self.quorum + 1]
 
 
+class SentIsAnswered(Replica):
+    """Counts a voter as soon as it was told."""
+
+    def _send_round(self, now_ms: int) -> None:
+        super()._send_round(now_ms)
+        self._match[self.others[0]] = self.log.last
+
+
 class EagerEntry(Replica):
     """Enters a view before it has the log that the view began with."""
 
@@ -170,6 +178,7 @@ MUTANTS = {
     "empty-recovery": Mutant(EmptyRecovery, range(300)),
     "duplicate-votes": Mutant(DuplicateVotes, range(200), "minority"),
     "small-quorum": Mutant(SmallQuorum, range(200), "minority"),
+    "sent-is-answered": Mutant(SentIsAnswered, range(20)),
     "no-lease": Mutant(NoLease, range(200), "minority"),
     "no-promise": Mutant(NoPromise, range(200), "hasty"),
     "no-lease-wait": Mutant(NoLeaseWait, range(500), "stale lease"),

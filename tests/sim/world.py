@@ -211,6 +211,8 @@ class World:
                 for hook in self.on_send:
                     hook(node, message)
             elif kind is Reply or kind is Rejected:
+                if kind is Reply:
+                    self._acknowledge(node, effect)  # type: ignore[arg-type]
                 answer = node.replies.pop(effect.request_id, None)  # type: ignore[union-attr, arg-type]
                 if answer is not None:
                     answer(effect)
@@ -221,6 +223,12 @@ class World:
                 self.checker.restored(node.slot, node.replica.applied, machine.state)
             elif self.trace is not None:
                 self.say(f"voter {node.slot}: {effect}")
+
+    def _acknowledge(self, node: Node, reply: Reply) -> None:
+        assert node.replica is not None
+        self.checker.acknowledged(
+            node.replica.view, node.slot, reply.op, reply.voters, quorum=self.plan.voters // 2 + 1
+        )
 
     # -- network -----------------------------------------------------------------
 
@@ -263,6 +271,8 @@ class World:
         replica = node.replica
         if replica is None or self._sleeps(node, self._deliver, sender, to, message):
             return
+        if isinstance(message, m.PrepareOk):
+            self.checker.answered(message.view, sender, message.op)
         effects = replica.receive(sender, message, node.clock(self.now))
         if effects:
             self._do(node, effects)

@@ -133,7 +133,7 @@ def test_a_lone_command_goes_out_at_once_and_is_answered_after_a_quorum() -> Non
     assert all(isinstance(ack, Send) for ack in acks)
     assert cluster[0].receive(1, acks[0].message, cluster.now) == []
     assert cluster[0].receive(1, acks[0].message, cluster.now) == [], "the same vote again"
-    assert cluster[0].receive(2, acks[1].message, cluster.now) == [Reply("a", 1, 1)]
+    assert cluster[0].receive(2, acks[1].message, cluster.now) == [Reply("a", 1, 1, (0, 1, 2))]
 
 
 def test_commands_that_come_during_a_round_share_the_next() -> None:

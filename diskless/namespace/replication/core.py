@@ -84,6 +84,7 @@ class Core:
         self._match = [0] * voters  # how much of this view's log each voter has
         self._echo = [NEVER] * voters  # the newest of our send times that each answered
         self._waiting: dict[int, list[RequestId]] = {}
+        self._holders: dict[int, tuple[int, ...]] = {}  # of what is committed and still waits
         self._pending: list[tuple[RequestId, bytes]] = []
         self._pending_bytes = 0
         # Of view changes and recovery:
@@ -167,6 +168,7 @@ class Core:
         for requests in self._waiting.values():
             self._out.extend(Rejected(id_, RejectReason.UNKNOWN) for id_ in requests)
         self._waiting.clear()
+        self._holders.clear()
         self._out.extend(Rejected(id_, RejectReason.NOT_LEADER) for id_, _ in self._pending)
         self._pending.clear()
         self._pending_bytes = 0
@@ -188,5 +190,6 @@ class Core:
             room -= len(results)
             if waiting:
                 requests = waiting.pop(op, ())
+                holders = self._holders.pop(op, ())
                 for id_, result in zip(requests, results, strict=False):
-                    self._out.append(Reply(id_, result, op))
+                    self._out.append(Reply(id_, result, op, holders))

@@ -36,6 +36,8 @@ class Reply(Struct, frozen=True):
     request_id: RequestId
     results: Any
     op: int
+    voters: tuple[int, ...]
+    """Those who had it in their logs when it was committed: the leader, and who answered it."""
 
 
 class Rejected(Struct, frozen=True):

@@ -154,10 +154,16 @@ class Normal(Core):
         """The newest op that a quorum has in its log of this view."""
         return sorted(self._match)[self.voters - self.quorum]
 
+    def _who_has(self, op: int) -> tuple[int, ...]:
+        return tuple([slot for slot, match in enumerate(self._match) if match >= op])
+
     def _advance_commit(self, now_ms: int) -> None:
         op = self._quorum_op()
         if op > self.commit:
             assert op <= self.log.last
+            for waiting in self._waiting:
+                if waiting <= op and waiting not in self._holders:
+                    self._holders[waiting] = self._who_has(waiting)
             self.commit = op
             if self._frozen:
                 self._stop_giving()  # clients wait for the leader's answers
