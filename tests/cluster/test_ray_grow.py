@@ -114,7 +114,7 @@ def test_the_new_agents_take_part_in_everything(program: Program, client: Client
     assert program.ok("drain", "4")["shards_left"] == 0
     program.ok("drain", "4", "--undo")
     (again,) = program.ok("restart", "4")["restarted"]
-    assert again.incarnation == 2
+    assert again["incarnation"] == 2
 
 
 @pytest.mark.slow  # tests/cluster/test_grow.py has it without Ray
