@@ -220,6 +220,8 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     stripes: StripeCounts = StripeCounts()
     repair: RepairStatus = RepairStatus()
     files: int = 0
+    files_unswept: int = 0
+    """Deleted with the directories above them, and not taken apart yet: they still hold memory."""
     directories: int = 0
     bytes_logical: int = 0
     bytes_stored: int = 0
