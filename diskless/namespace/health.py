@@ -15,18 +15,21 @@ and is laid over it by whoever asks (`tally`).
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
-from diskless.model import AgentInfo, Place, Stripe
+from msgspec import Struct, field
+
+from diskless.model import AgentInfo, Stripe
 from diskless.repair import BLOCK_BITS, Condition, ShardName, condition
 
 SETTLE_GROUPS = 500
 """Groups judged at a stretch: a few milliseconds."""
 
-_Key = tuple[int, int, frozenset[Place]]
+INCARNATION_BITS = 40
+
+_Key = tuple[int, ...]
 
 
-class Judgement(NamedTuple):
+class Judgement(Struct, frozen=True, gc=False):
     """What the roster says of a stripe's shards."""
 
     spare: int
@@ -73,14 +76,15 @@ def hosts_to_lose(shard_hosts: list[str], needed: int) -> int:
 class Tally:
     """Stripes counted by how well they are."""
 
-    __slots__ = ("_spares", "_spares_hosts", "_standings", "doubt")
+    __slots__ = ("_floor", "_floor_hosts", "_spares", "_spares_hosts", "_standings", "doubts")
 
     def __init__(self) -> None:
         self._standings: Counter[str] = Counter()
         self._spares: Counter[int] = Counter()
         self._spares_hosts: Counter[int] = Counter()
-        self.doubt = 0
-        """How many more agents may have been lost than the judgements know of."""
+        self.doubts = 0
+        """How many more agents may have been lost than some judgements know of."""
+        self._floor = self._floor_hosts = 0
 
     def count(self, judged: Judgement, parity_shards: int, stripes: int) -> None:
         """Adds so many stripes of this kind, or takes them away."""
@@ -98,8 +102,17 @@ class Tally:
         other._standings = self._standings.copy()
         other._spares = self._spares.copy()
         other._spares_hosts = self._spares_hosts.copy()
-        other.doubt = self.doubt
+        other.doubts = self.doubts
+        other._floor, other._floor_hosts = self._floor, self._floor_hosts
         return other
+
+    def doubt_one(self, *, afresh: bool) -> None:
+        """One more agent is lost, and which stripes are worse off is not known yet: each by
+        one shard, and so by one host, at most. `afresh` if all were judged before."""
+        if afresh or not self.doubts:
+            self._floor = min(self._spares, default=0)
+            self._floor_hosts = min(self._spares_hosts, default=0)
+        self.doubts += 1
 
     @property
     def standings(self) -> dict[str, int]:
@@ -107,32 +120,36 @@ class Tally:
         return {"total": sum(known.values())} | known
 
     def margin(self, parity_shards: int) -> int:
-        """How many agents may be lost before a stripe is; never more than that is so."""
-        return self._least(self._spares, parity_shards)
+        """How many agents may be lost before a stripe is: at least so many."""
+        return self._least(self._spares, self._floor, parity_shards)
 
     def margin_hosts(self, parity_shards: int) -> int:
-        return self._least(self._spares_hosts, parity_shards)
+        return self._least(self._spares_hosts, self._floor_hosts, parity_shards)
 
-    def _least(self, spares: Counter[int], parity_shards: int) -> int:
-        if not spares:
-            return parity_shards
-        return max(min(min(spares) - self.doubt, parity_shards), -1)
+    def _least(self, spares: Counter[int], floor: int, parity_shards: int) -> int:
+        least = min(spares, default=parity_shards)
+        if self.doubts:
+            least = min(least, floor - self.doubts)
+        return max(min(least, parity_shards), -1)
 
 
-class Group:
-    """Live stripes of one shape on the same agents."""
+class Group(Struct, eq=False, gc=False):
+    """Live stripes of one shape on the same agents. Part of no cycle, as an `Entry`."""
 
-    __slots__ = ("blocks", "id", "judged", "key", "payload_bytes", "sample", "stripes")
+    id: int
+    key: _Key
+    sample: Stripe
+    """A stripe without a name, so that no damage is known of it."""
+    judged: Judgement
+    stripes: int = 0
+    payload_bytes: int = 0
+    blocks: dict[int, dict[int, str]] = field(default_factory=dict)
 
-    def __init__(self, id_: int, key: _Key, like: Stripe) -> None:
-        self.id = id_
-        self.key = key
-        self.sample = Stripe("", like.data_shards, like.parity_shards, 0, like.places)
-        """A stripe without a name, so that no damage is known of it."""
-        self.judged = Judgement(0, 0, True, False)
-        self.stripes = 0
-        self.payload_bytes = 0
-        self.blocks: dict[int, dict[int, str]] = {}
+
+def _key(stripe: Stripe) -> _Key:
+    """The same for stripes of one shape on the same lives of agents, in whatever order."""
+    where = [place.slot << INCARNATION_BITS | place.incarnation for place in stripe.places]
+    return (stripe.data_shards, stripe.parity_shards, *sorted(where))
 
 
 class Health:
@@ -158,7 +175,7 @@ class Health:
 
         Numbers say which of two stripes was defined first.
         """
-        key = (stripe.data_shards, stripe.parity_shards, frozenset(stripe.places))
+        key = _key(stripe)
         group = self._groups.get(key)
         if group is None:
             group = self._add_group(key, stripe)
@@ -182,9 +199,10 @@ class Health:
 
         To mark them is one merge of dictionaries, some ten nanoseconds a group.
         """
+        settled = not self._stale
         self._stale.update(self._on.get(slot, {}))
         if self._stale and is_loss:
-            self._tally.doubt += 1
+            self._tally.doubt_one(afresh=settled)
 
     def settle(self, limit: int = SETTLE_GROUPS) -> bool:
         """Judges some of the groups that are stale; whether none is left."""
@@ -194,7 +212,7 @@ class Health:
             self._judge(group)
             limit -= 1
         if not stale:
-            self._tally.doubt = 0
+            self._tally.doubts = 0
         return not stale
 
     def _weigh(self, group: Group, stripes: int, payload_bytes: int) -> None:
@@ -206,12 +224,13 @@ class Health:
 
     def _add_group(self, key: _Key, like: Stripe) -> Group:
         self._last_id += 1
-        group = Group(self._last_id, key, like)
+        sample = Stripe("", like.data_shards, like.parity_shards, 0, like.places)
+        group = Group(self._last_id, key, sample, judge(sample, self._agents))
         self._groups[key] = self._by_id[group.id] = group
         for place in like.places:
             self._on.setdefault(place.slot, {})[group] = None
         self._by_width.setdefault(like.data_shards, {})[group] = None
-        self._judge(group)
+        self._file(group)
         return group
 
     def _drop_group(self, group: Group) -> None:
@@ -227,6 +246,9 @@ class Health:
         self._tally.count(group.judged, parity_shards, -group.stripes)
         group.judged = judge(group.sample, self._agents)
         self._tally.count(group.judged, parity_shards, group.stripes)
+        self._file(group)
+
+    def _file(self, group: Group) -> None:
         _set_in(self._unsound, group, not group.judged.is_sound)
         _set_in(self._doubled, group, group.judged.is_doubled)
 
@@ -247,19 +269,15 @@ class Health:
         """Whether the stripes of a group can be read, as far as the roster says."""
         return self._by_id[id_].judged.spare >= 0
 
-    def ailing(self, *, data_shards: int, shares_hosts: bool) -> Iterator[Group]:
-        """The groups that repair may have something to do for, and few others: whose shards
-        are not all sound, that are narrower than `data_shards`, or, if it matters, that have
-        several shards on a host. None must come or go meanwhile."""
-        seen = self._unsound
-        yield from seen
-        for width, groups in self._by_width.items():
-            if width < data_shards:
-                yield from (group for group in groups if group not in seen)
+    def ailing(self, *, data_shards: int, shares_hosts: bool) -> Iterator[list[Group]]:
+        """The groups that repair may have something to do for, and few others, some of them
+        twice: whose shards are not all sound; that are narrower than `data_shards`; and, if
+        it matters, that have several shards on a host."""
+        yield list(self._unsound)
+        for width in [width for width in self._by_width if width < data_shards]:
+            yield list(self._by_width[width])
         if shares_hosts:
-            for group in self._doubled:
-                if group not in seen and group.sample.data_shards >= data_shards:
-                    yield group
+            yield list(self._doubled)
 
     def stripes_on(self, slot: int) -> Iterator[str]:
         """The live stripes that have, or had, a shard on an agent."""

@@ -22,15 +22,17 @@ def survey(ledger: Ledger, cluster: Cluster) -> Generator[None, None, RepairPlan
         yield
     plan = RepairPlan(cluster)
     steps = 0
-    for group in list(
-        health.ailing(data_shards=cluster.data_shards, shares_hosts=cluster.shares_hosts)
-    ):
-        if steps >= STRETCH_STEPS:
-            steps = 0
-            yield
-        if group.stripes:
-            plan.add(group)
-            steps += TRIAGE_STEPS + len(group.blocks)
+    planned: set[int] = set()
+    for groups in health.ailing(data_shards=cluster.data_shards, shares_hosts=cluster.shares_hosts):
+        for group in groups:
+            if steps >= STRETCH_STEPS:
+                steps = 0
+                yield
+            steps += 1
+            if group.stripes and group.id not in planned:
+                planned.add(group.id)
+                plan.add(group)
+                steps += TRIAGE_STEPS + len(group.blocks)
     for entry in list(ledger.live_among(stripe for stripe, _ in cluster.damaged)):
         if steps >= STRETCH_STEPS:
             steps = 0

@@ -10,6 +10,7 @@ from diskless.model import (
     AgentStatus,
     ClusterStatus,
     LogStatus,
+    LoopLag,
     StripeCounts,
     VoterStatus,
     slot_name,
@@ -66,6 +67,7 @@ class Reporter:
             agents=[self._agent(slot) for slot in range(self._slots())],
             unhosted=self._unhosted(),
             stripes=StripeCounts(**tally.standings),
+            loop_lag=_lag(self._pulses.get(self._slot)),
             repair=self._repairer.progress.report(),
             files=state.tree.files,
             files_unswept=state.doomed.files,
@@ -153,6 +155,7 @@ class Reporter:
             bytes_used=pulse.bytes_used if pulse else 0,
             bytes_max=self._settings.memory_bytes,
             shards_placed=self._state.health.shards_placed[slot],
+            loop_lag=_lag(pulse),
         )
 
     def _tally(self) -> Tally:
@@ -161,3 +164,7 @@ class Reporter:
         self._state.health.settle()
         ill = ledger.live_among(stripe for stripe, _ in damaged)
         return self._state.health.tally(damaged, ((entry.group, entry.stripe) for entry in ill))
+
+
+def _lag(pulse: Pulse | None) -> LoopLag:
+    return pulse.loop_lag if pulse is not None else LoopLag()
