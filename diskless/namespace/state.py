@@ -17,6 +17,7 @@ from diskless.namespace import commands as c
 from diskless.namespace.doomed import Doomed
 from diskless.namespace.health import Health
 from diskless.namespace.ledger import Ledger
+from diskless.namespace.paged import Paged
 from diskless.namespace.sessions import Sessions
 from diskless.namespace.tree import Directory, File, Node, Tree
 from diskless.repair import condition
@@ -62,7 +63,7 @@ class NamespaceState:
         self.health = Health(self.agents)
         self.ledger = Ledger(self.health)
         self.sessions = Sessions()
-        self.files: dict[int, File] = {}  # what is doomed too
+        self.files: Paged[File] = Paged()  # what is doomed too
         self.clock_ms = 0
         self.bytes_inline = 0  # of what is doomed too
         self.demotable: dict[int, None] = {}  # larger inline files, oldest first

@@ -1,6 +1,6 @@
 """A canonical picture of any object: equal pictures mean equal states, order included."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ def dump(thing: Any) -> Any:
         if type(thing).__struct_config__.frozen:
             return thing
         return _parts(thing, type(thing).__struct_fields__)
-    if isinstance(thing, dict):
+    if isinstance(thing, Mapping):
         return [(dump(key), dump(value)) for key, value in thing.items()]
     if isinstance(thing, list | tuple):
         return [dump(item) for item in thing]
