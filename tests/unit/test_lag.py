@@ -6,7 +6,7 @@ import time
 import pytest
 
 from diskless.agent.lag import PERIOD_S, WINDOW_S, LagMeter
-from diskless.agent.ports import LoopLag
+from diskless.model import LoopLag
 
 
 class Clock:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from diskless.agent.janitor import REAP_STRIPES_MAX, SWEEP_ENTRIES
+from diskless.agent.leading.janitor import REAP_STRIPES_MAX, SWEEP_ENTRIES
 from diskless.model import Extent, Place, Stripe
 from diskless.namespace import commands as c
 from diskless.namespace import snapshot as s
