@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import combinations, permutations, product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diskless.model import AgentInfo, Extent, Place, Stripe
@@ -143,6 +143,7 @@ def test_damage_of_a_stripe_that_is_freed_or_unknown_counts_for_nothing() -> Non
     store.check(frozenset({(gone, 0), ("3.1.99", 1)}))
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.integers(0, 2**32))
 def test_after_any_commands_health_is_what_a_count_from_scratch_says(seed: int) -> None:
     rng = random.Random(seed)

@@ -1,6 +1,6 @@
 """The table of files: a dictionary to all who use it, in pages to itself."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diskless.namespace.paged import PAGE_BITS, Paged
@@ -8,6 +8,7 @@ from diskless.namespace.paged import PAGE_BITS, Paged
 keys = st.integers(0, 3 << PAGE_BITS)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(keys, st.booleans())))
 def test_it_is_what_a_dictionary_would_be(steps: list[tuple[int, bool]]) -> None:
     table: Paged[int] = Paged()
