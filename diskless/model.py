@@ -54,7 +54,7 @@ class Extent(Struct, frozen=True, array_like=True, gc=False):
     length: int
 
 
-class Stripe(Struct, frozen=True, array_like=True):
+class Stripe(Struct, frozen=True, array_like=True, gc=False):
     """Up to about 1 MiB of payload, coded as m+k shards on as many agents.
 
     `places[i]` holds shard i; the first `data_shards` hold the payload in order.
@@ -103,7 +103,7 @@ class StripeId(Struct, frozen=True, gc=False):
             raise BadRequest(f"{text!r} is not the id of a stripe") from None
 
 
-class FileRecord(Struct, frozen=True, array_like=True):
+class FileRecord(Struct, frozen=True, array_like=True, gc=False):
     """What the namespace knows of a file's content.
 
     `id` is new with every put, so equal ids mean equal bytes; `layout` grows when
@@ -144,6 +144,14 @@ class AgentInfo(Struct, frozen=True):
     """It gets no new shards, and those that it has are moved elsewhere."""
 
 
+class LoopLag(Struct, frozen=True):
+    """How late an agent's event loop has been in the last half minute or so."""
+
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    max_ms: float = 0.0
+
+
 class AgentStatus(Struct, frozen=True, kw_only=True):
     """An agent, as the leader reports it; one that has not joined yet has only a name."""
 
@@ -160,6 +168,7 @@ class AgentStatus(Struct, frozen=True, kw_only=True):
     bytes_max: int = 0
     shards_placed: int = 0
     """Shards that the namespace has there, in whichever life."""
+    loop_lag: LoopLag = LoopLag()
 
 
 class VoterStatus(Struct, frozen=True, kw_only=True):
@@ -217,9 +226,13 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     agents: list[AgentStatus]
     unhosted: dict[str, str] = {}
     """What becomes of agents that are down and have lost their hosts."""
+    loop_lag: LoopLag = LoopLag()
+    """Of the leader."""
     stripes: StripeCounts = StripeCounts()
     repair: RepairStatus = RepairStatus()
     files: int = 0
+    files_unswept: int = 0
+    """Deleted with the directories above them, and not taken apart yet: they still hold memory."""
     directories: int = 0
     bytes_logical: int = 0
     bytes_stored: int = 0

@@ -18,6 +18,7 @@ from xxhash import xxh3_64_intdigest
 
 from diskless.agent.faults import Faults
 from diskless.agent.holders import Holders
+from diskless.agent.lag import LagMeter
 from diskless.agent.leading import Leader
 from diskless.agent.membership import Member
 from diskless.agent.packer import Packer
@@ -94,6 +95,7 @@ class Node:
             now_s=time.monotonic,
             suspect_s=2 * tuning.failure_timeout_s,
         )
+        self.lag = LagMeter(time.monotonic)
         self.faults = Faults()
         self.peers = Peers(
             slot=self.slot, secret=self.settings.secret, tuning=tuning, faults=self.faults
@@ -164,6 +166,7 @@ class Node:
             messages_sent=lambda: self.peers.messages_sent,
             corrupt_shards_seen=lambda: self.reader.corrupt_shards_seen,
             requests=lambda: self.door.requests,
+            loop_lag=self.lag.read,
             retain=self.peers.retain,
             repair_delay_s=tuning.repair_delay_s,
         )
@@ -230,6 +233,7 @@ class Node:
         self.gateway_address = format_address(host, self.gateway.tcp_port)
         log.info("agent serves slot=%s address=%s", slot_name(self.slot), self.address)
         self._spawn(self.replica.run())
+        self._spawn(self.lag.run())
         if self.slot >= self.settings.cluster.voters:
             self._spawn(self.member.watch_leader(self.settings.cluster.tuning.failure_timeout_s))
         self._spawn(self.sweeper.run())

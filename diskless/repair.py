@@ -1,16 +1,24 @@
 """What to repair, in which order, and where to: pure choices over stripes and agents.
 
-Owns the rules for when a shard counts as lost. A shard is *sound* on an agent that is up
-in the life that stored it, *leaving* if that agent is draining, *away* while that agent
-is down but may return with it, and *missing* otherwise: a later life, down for longer
-than the repair delay, or damaged. A stripe whose shards are all sound is spread out again
-if they lie closer together on hosts than they must. Nothing here moves anything.
+Owns the rules for when a shard counts as lost, for all who ask: the margin, repair and
+repacking. A shard is *sound* on an agent that is up in the life that stored it, *leaving*
+if that agent is draining, *away* while that agent is down but may return with it, and
+*missing* otherwise: a later life, down for longer than the repair delay, or damaged. A
+stripe whose shards are all sound is spread out again if they lie closer together on hosts
+than they must. Nothing here moves anything.
+
+What is to be done for a stripe follows from where its shards lie, so stripes that lie
+alike are judged once (`Alike`), and a plan names stripes only as somebody works on them.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
+from typing import Protocol
+
+from msgspec.structs import replace
 
 from diskless.errors import TooFewAgents
 from diskless.model import AgentInfo, Place, Stripe
@@ -18,6 +26,43 @@ from diskless.placement import place, stripe_width
 
 ShardName = tuple[str, int]
 """A stripe's id and a shard's index."""
+
+
+BLOCK_BITS = 10
+"""Stripes are numbered as they are defined; those of one block of numbers are put in order
+at a stretch."""
+
+
+class Condition(Enum):
+    """What has become of a shard."""
+
+    SOUND = "sound"
+    LEAVING = "leaving"
+    AWAY = "away"
+    MISSING = "missing"
+
+    @property
+    def readable(self) -> bool:
+        return self is Condition.SOUND or self is Condition.LEAVING
+
+
+def condition(
+    where: Place,
+    agents: Mapping[int, AgentInfo],
+    *,
+    gone: Collection[int] = (),
+    damaged: bool = False,
+) -> Condition:
+    """The one judgement of a shard that was stored at `where`.
+
+    `gone` are slots that are down and not expected back; `damaged` is what its holder says.
+    """
+    agent = agents.get(where.slot)
+    if agent is None or agent.incarnation != where.incarnation or damaged:
+        return Condition.MISSING
+    if agent.up:
+        return Condition.LEAVING if agent.draining else Condition.SOUND
+    return Condition.MISSING if where.slot in gone else Condition.AWAY
 
 
 def overdue(agents: Mapping[int, AgentInfo], *, now_ms: int, delay_s: float) -> frozenset[int]:
@@ -69,48 +114,14 @@ class Cluster:
         hosts = Counter(agent.host for agent in self.agents.values() if agent.up)
         return len(hosts) > 1 and max(hosts.values()) > 1
 
-    @cached_property
-    def _crowded(self) -> dict[frozenset[int], bool]:
-        """What `is_crowded` has found, by the slots of a stripe: many stripes share few sets of
-        them. No more than there are stripes, and only while one plan is made."""
-        return {}
-
     def is_crowded(self, stripe: Stripe) -> bool:
         """Whether a stripe whose shards are all sound has some that `spread_out` moves."""
-        if not self.shares_hosts:
-            return False
-        slots = frozenset(place.slot for place in stripe.places)
-        known = self._crowded.get(slots)
-        if known is None:
-            known = self._crowded[slots] = bool(spread_out(stripe, self))
-        return known
+        return bool(spread_out(stripe, self))
 
     @cached_property
     def awaits_agents(self) -> bool:
         """Whether an agent is down that may come back any moment."""
         return any(not a.up and a.slot not in self.gone for a in self.agents.values())
-
-    @cached_property
-    def _sound_places(self) -> frozenset[Place]:
-        return frozenset(
-            Place(agent.slot, agent.incarnation)
-            for agent in self.agents.values()
-            if agent.up and not agent.draining
-        )
-
-    @cached_property
-    def _damaged_stripes(self) -> frozenset[str]:
-        return frozenset(stripe for stripe, _ in self.damaged)
-
-    def is_well(self, stripe: Stripe) -> bool:
-        """Whether there is nothing to do for a stripe; quick, for most are well."""
-        sound = self._sound_places
-        return (
-            stripe.data_shards >= self.data_shards
-            and stripe.id not in self._damaged_stripes
-            and all(place in sound for place in stripe.places)
-            and not self.is_crowded(stripe)
-        )
 
 
 @dataclass(frozen=True)
@@ -128,21 +139,16 @@ class Diagnosis:
 
 
 def diagnose(stripe: Stripe, cluster: Cluster) -> Diagnosis:
-    found: dict[str, list[int]] = {"sound": [], "leaving": [], "away": [], "missing": []}
+    found: dict[Condition, list[int]] = {kind: [] for kind in Condition}
     for index, where in enumerate(stripe.places):
-        agent = cluster.agents.get(where.slot)
-        if (
-            agent is None
-            or agent.incarnation != where.incarnation
-            or (stripe.id, index) in cluster.damaged
-        ):
-            kind = "missing"
-        elif agent.up:
-            kind = "leaving" if agent.draining else "sound"
-        else:
-            kind = "missing" if agent.slot in cluster.gone else "away"
+        kind = condition(
+            where,
+            cluster.agents,
+            gone=cluster.gone,
+            damaged=(stripe.id, index) in cluster.damaged,
+        )
         found[kind].append(index)
-    return Diagnosis(**{kind: tuple(indices) for kind, indices in found.items()})
+    return Diagnosis(**{kind.value: tuple(indices) for kind, indices in found.items()})
 
 
 def choose_targets(stripe: Stripe, cluster: Cluster, *, turn: int = 0) -> dict[int, int]:
@@ -197,68 +203,178 @@ def spread_out(stripe: Stripe, cluster: Cluster, *, turn: int = 0) -> dict[int, 
     return targets
 
 
-@dataclass
-class RepairPlan:
-    """What there is to do for the stripes that were added, oldest first."""
+class Need(Enum):
+    """What there is to do for a stripe that is not well."""
 
-    lost: list[str] = field(default_factory=list)
-    """Fewer shards are left than the stripe needs: it cannot be rebuilt."""
-    waiting: list[str] = field(default_factory=list)
+    REBUILD = "rebuild"
+    RESHAPE = "reshape"
+    """Encode it anew: it is narrower than agents allow by now, or wider than those left."""
+    WAIT = "wait"
     """Nothing can be done until an agent that is away has come back, or is given up."""
-    stuck: list[str] = field(default_factory=list)
+    STUCK = "stuck"
     """No agent can take the shards, and there is no narrower shape to go to."""
-    _rebuild: list[tuple[int, int, str]] = field(default_factory=list)
-    _reshape: list[tuple[int, int, str]] = field(default_factory=list)
-    _count: int = 0
+    LOST = "lost"
+    """Fewer shards are left than the stripe needs: it cannot be rebuilt."""
 
-    def add(self, stripe: Stripe, cluster: Cluster) -> None:
-        """Takes one more stripe, defined later than those before."""
-        self._count += 1
-        if cluster.is_well(stripe):
-            return
-        shards = diagnose(stripe, cluster)
-        margin = len(shards.readable) - stripe.data_shards
-        turn = (margin, -self._count, stripe.id)
-        if not shards.missing and not shards.leaving:
-            if shards.away:
-                self.waiting.append(stripe.id)
-            elif stripe.data_shards < cluster.width == cluster.data_shards:
-                self._reshape.append(turn)
-            elif cluster.is_crowded(stripe):
-                # Last: somebody may be waiting for shards that leave an agent.
-                self._rebuild.append((margin + 1, *turn[1:]))
-        elif margin < 0:
-            recoverable = margin + len(shards.away) >= 0
-            (self.waiting if recoverable else self.lost).append(stripe.id)
-        elif choose_targets(stripe, cluster):
-            self._rebuild.append(turn)
-        elif shards.away or cluster.awaits_agents:
-            self.waiting.append(stripe.id)
-        elif 0 < cluster.width < stripe.data_shards:
-            self._reshape.append(turn)
-        else:
-            self.stuck.append(stripe.id)
+
+def triage(stripe: Stripe, cluster: Cluster) -> tuple[Need, int] | None:
+    """What a stripe needs and how urgently, the smaller the sooner; None if it is well."""
+    shards = diagnose(stripe, cluster)
+    margin = len(shards.readable) - stripe.data_shards
+    if not shards.missing and not shards.leaving:
+        if shards.away:
+            return Need.WAIT, margin
+        if stripe.data_shards < cluster.width == cluster.data_shards:
+            return Need.RESHAPE, margin
+        # Last: somebody may be waiting for shards that leave an agent.
+        return (Need.REBUILD, margin + 1) if cluster.is_crowded(stripe) else None
+    if margin < 0:
+        recoverable = margin + len(shards.away) >= 0
+        return (Need.WAIT if recoverable else Need.LOST), margin
+    if choose_targets(stripe, cluster):
+        return Need.REBUILD, margin
+    if shards.away or cluster.awaits_agents:
+        return Need.WAIT, margin
+    if 0 < cluster.width < stripe.data_shards:
+        return Need.RESHAPE, margin
+    return Need.STUCK, margin
+
+
+class Alike(Protocol):
+    """Stripes of one shape on the same agents: what is true of one is true of all."""
 
     @property
-    def rebuild(self) -> list[str]:
-        """Stripes to rebuild shards of: smallest margin first, then the newest; those that are
-        only spread out come last."""
-        return [id_ for _, _, id_ in sorted(self._rebuild)]
+    def sample(self) -> Stripe: ...
 
     @property
-    def reshape(self) -> list[str]:
-        """Stripes to encode anew, in the same order: narrower than agents allow by now,
-        or wider than those that are left."""
-        return [id_ for _, _, id_ in sorted(self._reshape)]
+    def stripes(self) -> int: ...
+
+    @property
+    def payload_bytes(self) -> int: ...
+
+    @property
+    def blocks(self) -> Mapping[int, Mapping[int, str]]:
+        """Their ids by number, by the number's block; only of stripes that files lie in."""
+        ...
+
+
+@dataclass(frozen=True)
+class Single:
+    """A stripe that is like no other, because of its damage or because nobody compared."""
+
+    sample: Stripe
+    number: int
+    stripes: int = 1
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.sample.payload_bytes
+
+    @property
+    def blocks(self) -> Mapping[int, Mapping[int, str]]:
+        return {self.number >> BLOCK_BITS: {self.number: self.sample.id}}
+
+
+@dataclass
+class Worklist:
+    """Stripes in the order in which they should be worked on: the smallest margin first,
+    then the newest. Their names are looked up as it is gone through: one that has been
+    freed or moved meanwhile is not among them."""
+
+    skip: Collection[str] = ()
+    """Stripes that are alike to none, though they lie alike; see `Single`."""
+    stripes: int = 0
+    payload_bytes: int = 0
+    _by_margin: dict[int, dict[int, list[Alike]]] = field(default_factory=dict)
+
+    def add(self, alike: Alike, margin: int) -> None:
+        self.stripes += alike.stripes
+        self.payload_bytes += alike.payload_bytes
+        blocks = self._by_margin.setdefault(margin, {})
+        for block in alike.blocks:
+            blocks.setdefault(block, []).append(alike)
+
+    def leave_out(self, stripe: Stripe) -> None:
+        """One of those that were added is in `skip`."""
+        self.stripes -= 1
+        self.payload_bytes -= stripe.payload_bytes
+
+    def __bool__(self) -> bool:
+        return self.stripes > 0
+
+    def __iter__(self) -> Iterator[str]:
+        for _, blocks in sorted(self._by_margin.items()):
+            for block in sorted(blocks, reverse=True):
+                yield from self._of_block(block, blocks[block])
+
+    def _of_block(self, block: int, members: Iterable[Alike]) -> Iterator[str]:
+        found: dict[int, str] = {}
+        for alike in members:
+            known = alike.blocks.get(block, {})
+            if isinstance(alike, Single) or not self.skip:
+                found |= known
+            else:
+                found |= {n: id_ for n, id_ in known.items() if id_ not in self.skip}
+        for number in sorted(found, reverse=True):
+            yield found[number]
+
+
+class RepairPlan:
+    """What there is to do for the stripes that were added."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        damaged = frozenset(stripe for stripe, _ in cluster.damaged)
+        self._lists = {need: Worklist(skip=damaged) for need in Need}
+
+    def add(self, alike: Alike) -> None:
+        """Takes stripes that lie alike, at the cost of judging one of them."""
+        found = triage(alike.sample, self._cluster)
+        if found is not None:
+            self._lists[found[0]].add(alike, found[1])
+
+    def add_damaged(self, stripe: Stripe, number: int) -> None:
+        """Takes one for itself that was added with others, as which it would be well off."""
+        found = triage(_undamaged(stripe), self._cluster)
+        if found is not None:
+            self._lists[found[0]].leave_out(stripe)
+        self.add(Single(stripe, number))
+
+    @property
+    def lost(self) -> Worklist:
+        return self._lists[Need.LOST]
+
+    @property
+    def waiting(self) -> Worklist:
+        return self._lists[Need.WAIT]
+
+    @property
+    def stuck(self) -> Worklist:
+        return self._lists[Need.STUCK]
+
+    @property
+    def rebuild(self) -> Worklist:
+        """Those that are only spread out come last."""
+        return self._lists[Need.REBUILD]
+
+    @property
+    def reshape(self) -> Worklist:
+        return self._lists[Need.RESHAPE]
 
     @property
     def is_empty(self) -> bool:
-        return not (self._rebuild or self._reshape)
+        return not (self.rebuild or self.reshape)
 
 
-def plan_repair(stripes: Sequence[Stripe] | Iterator[Stripe], cluster: Cluster) -> RepairPlan:
-    """The plan for all `stripes`, which come in the order in which they were defined."""
-    plan = RepairPlan()
-    for stripe in stripes:
-        plan.add(stripe, cluster)
+def _undamaged(stripe: Stripe) -> Stripe:
+    """One that lies alike and that nobody says is damaged."""
+    return replace(stripe, id="")
+
+
+def plan_repair(stripes: Iterable[Stripe], cluster: Cluster) -> RepairPlan:
+    """The plan for `stripes`, which come in the order in which they were defined, each
+    judged for itself."""
+    plan = RepairPlan(cluster)
+    for number, stripe in enumerate(stripes):
+        plan.add(Single(stripe, number))
     return plan

@@ -31,7 +31,9 @@ from diskless.config import MIB, Tuning
 from diskless.errors import DisklessError
 from diskless.launch.local import LocalCluster
 from diskless.model import AgentStatus, ClusterStatus, FileRecord, Stripe, StripeId, cut
+from diskless.namespace.tree import Directory
 from diskless.node import Node
+from tests.unit.recount import counted, recount
 
 WAIT_S = 15.0
 RUN_TIMEOUT_S = 110
@@ -193,7 +195,10 @@ def check_ledger(node: Node) -> None:
     """What the namespace counts is what its files add up to."""
     state = node.replica.state
     files = [file.record for file in state.files.values()]
-    assert state.bytes_logical == sum(record.size for record in files)
+    doomed = [node for root in state.doomed.roots for node in _files_below(root)]
+    assert state.doomed.files == len(doomed)
+    assert state.tree.files == len(files) - len(doomed)
+    assert state.bytes_logical == sum(record.size for record in files) - sum(doomed)
     assert state.bytes_inline == sum(len(record.inline or b"") for record in files)
     live: Counter[str] = Counter()
     for record in files:
@@ -208,12 +213,23 @@ def check_ledger(node: Node) -> None:
     sparse = {
         id_ for id_, bytes_ in kept.items() if bytes_ < ledger.entries[id_].stripe.payload_bytes
     }
-    assert sparse == ledger.partly_dead.keys()
+    assert sparse == {*ledger.partly_dead}
+    while not state.health.settle():
+        pass
+    assert counted(state) == recount(state)
     for entry in ledger.entries.values():
         slots = [place.slot for place in entry.stripe.places]
         assert (
             len(set(slots)) == len(slots) == entry.stripe.data_shards + entry.stripe.parity_shards
         )
+
+
+def _files_below(directory: Directory) -> list[int]:
+    """The sizes of all files."""
+    sizes: list[int] = []
+    for node in directory.children.values():
+        sizes += _files_below(node) if isinstance(node, Directory) else [node.record.size]
+    return sizes
 
 
 # Clusters of processes, on Ray

@@ -13,7 +13,7 @@ from diskless.agent.router import Router
 from diskless.agent.shards import ShardStore
 from diskless.agent.sweeper import Sweeper
 from diskless.errors import DisklessError
-from diskless.model import AgentInfo, slot_name
+from diskless.model import AgentInfo, LoopLag, slot_name
 from diskless.namespace import commands as c
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ class Member:
         messages_sent: Callable[[], int],
         corrupt_shards_seen: Callable[[], int],
         requests: Callable[[], int],
+        loop_lag: Callable[[], LoopLag],
         retain: Callable[[Collection[str]], None],
         repair_delay_s: float,
     ) -> None:
@@ -48,6 +49,7 @@ class Member:
         self._messages_sent = messages_sent
         self._corrupt_shards_seen = corrupt_shards_seen
         self._requests = requests
+        self._loop_lag = loop_lag
         self.boot = ""
         self._repair_delay_s = repair_delay_s
         self._beaten_s: float | None = None
@@ -118,6 +120,7 @@ class Member:
             requests=self._requests(),
             undecided=self._sweeper.undecided,
             unclaimed=self._sweeper.unclaimed,
+            loop_lag=self._loop_lag(),
         )
 
     def _maybe_joined(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from diskless.errors import DisklessError
-from diskless.model import AgentInfo, HeldShard, Place, Stripe
+from diskless.model import AgentInfo, HeldShard, LoopLag, Place, Stripe
 from diskless.namespace import commands as c
 from diskless.namespace.queries import Query
 
@@ -132,6 +132,7 @@ class Pulse(Struct, frozen=True):
     undecided: tuple[Undecided, ...] = ()
     unclaimed: tuple[Unclaimed, ...] = ()
     """What the last review of the agent's shards left open."""
+    loop_lag: LoopLag = LoopLag()
 
 
 class LeaderPeers(Protocol):

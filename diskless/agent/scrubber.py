@@ -30,12 +30,13 @@ class Scrubber:
     async def scrub(self) -> int:
         """One look at all that is here now; returns how many shards are damaged."""
         damaged, owed_s = 0, 0.0
-        for stripe, index, size in self._shards.names():
-            owed_s += max(size, SHARD_BYTES_MIN) / self._bytes_per_s
-            if owed_s >= STRETCH_S:
-                await asyncio.sleep(owed_s)
-                owed_s = 0.0
-            if self._shards.has(stripe, index) and not self._shards.verify(stripe, index):
-                damaged += 1
-                log.error("damaged shard stripe=%s index=%d", stripe, index)
+        for stripe in self._shards.stripes():
+            for index, size in self._shards.sizes(stripe).items():
+                owed_s += max(size, SHARD_BYTES_MIN) / self._bytes_per_s
+                if owed_s >= STRETCH_S:
+                    await asyncio.sleep(owed_s)
+                    owed_s = 0.0
+                if self._shards.has(stripe, index) and not self._shards.verify(stripe, index):
+                    damaged += 1
+                    log.error("damaged shard stripe=%s index=%d", stripe, index)
         return damaged

@@ -55,6 +55,8 @@ class ShardStore:
         self._other_bytes = other_bytes
         self._stripes: dict[str, dict[int, _Shard]] = {}
         self._unconfirmed_since: dict[tuple[str, int], float] = {}  # in order of arrival
+        self._doubted: list[str] = []  # stripes whose shards are to be reviewed once more
+        self._doubted_s = 0.0
         self._damaged: dict[tuple[str, int], None] = {}
         self._shard_bytes = 0
         self._shard_count = 0
@@ -155,18 +157,25 @@ class ShardStore:
     # -- review -----------------------------------------------------------------
 
     def unconfirmed(self, *, age_s: float, limit: int) -> list[HeldShard]:
-        """Shards that came at least `age_s` ago and that no review has confirmed; and
+        """Shards that came at least `age_s` ago and that no review has confirmed since; and
         those that are missed here, in case nobody expects them here any more."""
-        latest = self._now_s() - age_s
+        now_s = self._now_s()
         found = [
             HeldShard(stripe, index, 0)
             for stripe, index in islice(self._damaged, limit)
             if not self.has(stripe, index)
         ]
         for (stripe, index), since in self._unconfirmed_since.items():
-            if since > latest or len(found) >= limit:
+            if since > now_s - age_s or len(found) >= limit:
                 break
             found.append(HeldShard(stripe, index, self._stripes[stripe][index].version))
+        while self._doubted and self._doubted_s <= now_s - age_s and len(found) < limit:
+            stripe = self._doubted.pop()
+            for index, shard in self._stripes.get(stripe, {}).items():
+                if (stripe, index) not in self._unconfirmed_since:
+                    # Until it is confirmed it is asked about again.
+                    self._unconfirmed_since[stripe, index] = now_s
+                    found.append(HeldShard(stripe, index, shard.version))
         return found
 
     def confirm(self, shard: HeldShard) -> None:
@@ -174,21 +183,21 @@ class ShardStore:
         self._unconfirmed_since.pop((shard.stripe, shard.index), None)
 
     def doubt_all(self) -> None:
-        """Has everything reviewed again: this agent may have missed orders to drop."""
-        now_s = self._now_s()
-        for stripe, kept in self._stripes.items():
-            for index in kept:
-                self._unconfirmed_since.setdefault((stripe, index), now_s)
+        """Has everything reviewed again: this agent may have missed orders to drop.
+
+        It only notes the names; `unconfirmed` takes them up some at a time.
+        """
+        self._doubted, self._doubted_s = list(self._stripes), self._now_s()
 
     # -- damage -----------------------------------------------------------------
 
-    def names(self) -> list[tuple[str, int, int]]:
-        """Every shard here, with its size."""
-        return [
-            (stripe, index, len(shard.data))
-            for stripe, kept in self._stripes.items()
-            for index, shard in kept.items()
-        ]
+    def stripes(self) -> list[str]:
+        """The stripes that have shards here."""
+        return list(self._stripes)
+
+    def sizes(self, stripe: str) -> dict[int, int]:
+        """The sizes of a stripe's shards here, by index."""
+        return {index: len(shard.data) for index, shard in self._stripes.get(stripe, {}).items()}
 
     def has(self, stripe: str, index: int) -> bool:
         return index in self._stripes.get(stripe, ())

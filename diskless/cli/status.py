@@ -134,7 +134,17 @@ def namespace_lines(status: ClusterStatus) -> list[str]:
         f"{status.commits_per_s:g} commits/s, "
         f"log {log.entries} entries, {format_bytes(log.bytes)}",
         f"voters: {', '.join(map(_voter, status.voters))}",
+        _lag_line(status),
     ]
+
+
+def _lag_line(status: ClusterStatus) -> str:
+    """How long something waited for its turn lately: on the leader, and at the worst."""
+    lag, worst = status.loop_lag, max(status.agents, key=lambda agent: agent.loop_lag.max_ms)
+    return (
+        f"loop lag: leader {lag.p50_ms:g} ms, p99 {lag.p99_ms:g} ms, max {lag.max_ms:g} ms; "
+        f"worst {worst.slot} {worst.loop_lag.max_ms:g} ms"
+    )
 
 
 def _voter(voter: VoterStatus) -> str:

@@ -133,6 +133,12 @@ class Reap(_Command, frozen=True, tag=True, array_like=True):
     stripes: tuple[str, ...]
 
 
+class Sweep(_Command, frozen=True, tag=True, array_like=True):
+    """Takes apart so many entries of what recursive deletes have detached."""
+
+    entries: int
+
+
 class AgentUp(_Command, frozen=True, tag=True, array_like=True):
     """A process serves a slot. A new `boot` is a new incarnation, with empty memory."""
 
@@ -161,6 +167,7 @@ Command = (
     | MoveShards
     | Fence
     | Reap
+    | Sweep
     | AgentUp
     | AgentDown
     | Drain

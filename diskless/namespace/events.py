@@ -66,6 +66,8 @@ class EventLog:
                 self._notes.append((op, time_ms, repaired, results[0]))
             case c.Reap():
                 self._notes.append((op, time_ms, _Reaped(len(command.stripes)), results[0]))
+            case c.Sweep():
+                pass  # The delete has been noted, and many of these follow a large one.
             case _:
                 self._notes.append((op, time_ms, command, results[0]))
 

@@ -2,17 +2,21 @@
 
 A stripe is *live* while a file has an extent in it; then *freed*, readable still by
 those who opened such a file; then reaped and forgotten. It is defined together with
-its first file, never without one. Invariant: a live entry's `live_bytes` is the
-sum of the extents of `files` in it, and is positive.
+its first file, never without one. Invariants: a live entry's `live_bytes` is the
+sum of the extents of `files` in it, and is positive; `health` and `partly_dead` know
+exactly the live stripes, and those of them that are partly dead.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diskless.errors import NotFound, UploadLost
 from diskless.model import Extent, HeldShard, Place, Stripe, StripeId
+from diskless.namespace.health import Health
+from diskless.namespace.sparse import NOWHERE, Sparse, bucket_of
 
 
 class Verdict(Enum):
@@ -26,26 +30,34 @@ class Verdict(Enum):
     """Its stripe is known and lies elsewhere, but a move that is under way may still name it."""
 
 
-class Entry:
-    __slots__ = ("files", "live_bytes", "stripe")
+class Entry(Struct, eq=False, gc=False):
+    """A stripe and what lives of it. Part of no cycle, so that the collector of cycles need
+    not look at each: it would stop everything else for as long."""
 
-    def __init__(self, stripe: Stripe) -> None:
-        self.stripe = stripe
-        self.live_bytes = 0
-        self.files: dict[int, int] = {}  # file id -> its live bytes here
+    stripe: Stripe
+    number: int
+    """Of two entries the later one has the greater."""
+    live_bytes: int = 0
+    files: dict[int, int] = field(default_factory=dict)
+    """The live bytes of each file here, by its id."""
+    group: int = 0
+    """Where `Health` has it, while it is live."""
+    bucket: int = NOWHERE
+    """Where `Sparse` has it."""
 
 
 class Ledger:
-    def __init__(self) -> None:
+    def __init__(self, health: Health) -> None:
+        self.health = health
         self.entries: dict[str, Entry] = {}
         self.freed_ms: dict[str, int] = {}  # in order of freeing
         self.fences: dict[tuple[int, int], int] = {}
         self.reaped: dict[tuple[int, int], set[int]] = {}  # by writer, above its fence
-        self.partly_dead: dict[str, None] = {}  # live, but not all of their bytes are
+        self.partly_dead = Sparse()  # live, but not all of their bytes are
         self.live_bytes = 0
         self.payload_bytes = 0  # of stripes that are not freed
         self.stored_bytes = 0  # shards of all stripes, freed ones too
-        self.changes = 0  # counts changes of the set of stripes, for caches
+        self._last_number = 0
 
     def check_new(self, stripe: Stripe) -> None:
         """Raises UploadLost if this stripe can no longer be defined, BadRequest for no id."""
@@ -55,10 +67,31 @@ class Ledger:
     def define(self, stripe: Stripe) -> None:
         """Adds a stripe; `add` must follow. Defining it again changes nothing."""
         if stripe.id not in self.entries:
-            self.entries[stripe.id] = Entry(stripe)
+            self._enter(self._new_entry(stripe))
             self.payload_bytes += stripe.payload_bytes
             self.stored_bytes += stored_bytes(stripe)
-            self.changes += 1
+
+    def restore(self, stripe: Stripe, live_bytes: int) -> None:
+        """Adds the next stripe of a snapshot; its sums come with the snapshot's."""
+        entry = self._new_entry(stripe)
+        entry.live_bytes = live_bytes
+        if live_bytes:
+            self._enter(entry)
+            self._note_dead_bytes(entry)
+
+    def _new_entry(self, stripe: Stripe) -> Entry:
+        self._last_number += 1
+        entry = self.entries[stripe.id] = Entry(stripe, self._last_number)
+        return entry
+
+    def _enter(self, entry: Entry) -> None:
+        """Tells the indices of a live stripe; `_leave` undoes it."""
+        entry.group = self.health.enter(entry.stripe, entry.number)
+        self.partly_dead.add(entry.bucket, entry.group, entry.stripe.id)
+
+    def _leave(self, entry: Entry) -> None:
+        self.partly_dead.remove(entry.bucket, entry.group, entry.stripe.id)
+        self.health.leave(entry.group, entry.stripe, entry.number)
 
     def add(self, file: int, extents: Iterable[Extent]) -> None:
         for extent in extents:
@@ -66,7 +99,7 @@ class Ledger:
             if self.freed_ms.pop(extent.stripe, None) is not None:
                 # An earlier put of the same command used it and has been replaced.
                 self.payload_bytes += entry.stripe.payload_bytes
-                self.changes += 1
+                self._enter(entry)
             entry.files[file] = entry.files.get(file, 0) + extent.length
             entry.live_bytes += extent.length
             self.live_bytes += extent.length
@@ -88,16 +121,18 @@ class Ledger:
 
     def _note_dead_bytes(self, entry: Entry) -> None:
         """Dead bytes come from files that went, and from puts that were refused."""
-        if entry.live_bytes < entry.stripe.payload_bytes:
-            self.partly_dead[entry.stripe.id] = None
-        else:
-            self.partly_dead.pop(entry.stripe.id, None)
+        bucket = bucket_of(live_bytes=entry.live_bytes, payload_bytes=entry.stripe.payload_bytes)
+        if bucket != entry.bucket:
+            self.partly_dead.remove(entry.bucket, entry.group, entry.stripe.id)
+            self.partly_dead.add(bucket, entry.group, entry.stripe.id)
+            entry.bucket = bucket
 
     def _free(self, id_: str, *, now_ms: int) -> None:
+        entry = self.entries[id_]
         self.freed_ms[id_] = now_ms
-        self.partly_dead.pop(id_, None)
-        self.payload_bytes -= self.entries[id_].stripe.payload_bytes
-        self.changes += 1
+        self._leave(entry)
+        entry.bucket = NOWHERE
+        self.payload_bytes -= entry.stripe.payload_bytes
 
     def reap(self, stripes: Iterable[str]) -> None:
         """Forgets stripes that are freed; others of the list are left as they are.
@@ -109,7 +144,6 @@ class Ledger:
             if self.freed_ms.pop(id_, None) is None:
                 continue
             self.stored_bytes -= stored_bytes(self.entries.pop(id_).stripe)
-            self.changes += 1
             who = StripeId.parse(id_)
             if not self._is_over(id_):
                 self.reaped.setdefault((who.slot, who.incarnation), set()).add(who.counter)
@@ -135,8 +169,24 @@ class Ledger:
         moved = list(entry.stripe.places)
         for index, place in places:
             moved[index] = place
-        entry.stripe = replace(entry.stripe, places=tuple(moved), version=entry.stripe.version + 1)
-        self.changes += 1
+        after = replace(entry.stripe, places=tuple(moved), version=entry.stripe.version + 1)
+        if id_ in self.freed_ms:
+            entry.stripe = after
+        else:
+            self._leave(entry)
+            entry.stripe = after
+            self._enter(entry)
+
+    def live(self, id_: str) -> Entry | None:
+        """A stripe that files lie in."""
+        return None if id_ in self.freed_ms else self.entries.get(id_)
+
+    def live_among(self, stripes: Iterable[str]) -> Iterator[Entry]:
+        """Those of the stripes that files lie in, each once."""
+        for id_ in set(stripes):
+            entry = self.live(id_)
+            if entry is not None:
+                yield entry
 
     def get(self, id_: str) -> Stripe:
         entry = self.entries.get(id_)

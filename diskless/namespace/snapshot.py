@@ -6,7 +6,7 @@ children, freed stripes, sessions by use), so everything goes in the order it is
 A chunk is [section, rows]; sections come in the order of `_SECTIONS`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,7 +14,6 @@ import msgspec
 
 from diskless.model import AgentInfo, FileRecord, Stripe
 from diskless.namespace import commands as c
-from diskless.namespace.ledger import Entry
 from diskless.namespace.sessions import _Session
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.tree import Directory, File
@@ -27,6 +26,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 _Row = tuple[Any, ...]
 _Tree = list[tuple[int, str, int, int]]  # parent, name, mtime, file id or 0 for a directory
+_DOOMED = -1
+"""The parent of a directory that a delete has detached."""
 _Answers = list[tuple[int, int, c.Result]]  # session, sequence, answer
 _SECTIONS: dict[str, Any] = {
     "counters": list[Any],
@@ -40,7 +41,6 @@ _SECTIONS: dict[str, Any] = {
     "freed": list[tuple[str, int]],
     "fences": list[tuple[int, int, int]],
     "reaped": list[tuple[int, int, int]],
-    "partly_dead": list[tuple[str]],
     "sessions": list[tuple[int, int]],
     "answers": _Answers,
 }
@@ -63,7 +63,7 @@ def snapshot(state: NamespaceState) -> Iterator[bytes]:
     yield from _chunks(
         "files", ((file.record,) for file in state.files.values()), size=_record_bytes
     )
-    yield from _chunks("tree", _walk(state.tree.root))
+    yield from _chunks("tree", _walk(state.tree.root, state.doomed.roots))
     yield from _chunks("demotable", ((id_,) for id_ in state.demotable))
     yield from _chunks(
         "stripes", ((entry.stripe, entry.live_bytes) for entry in ledger.entries.values())
@@ -81,7 +81,6 @@ def snapshot(state: NamespaceState) -> Iterator[bytes]:
     yield from _chunks(
         "reaped", ((*who, n) for who, numbers in ledger.reaped.items() for n in numbers)
     )
-    yield from _chunks("partly_dead", ((id_,) for id_ in ledger.partly_dead))
     yield from _chunks(
         "sessions", ((number, known.newest) for number, known in sessions._sessions.items())
     )
@@ -99,17 +98,15 @@ def _counters(state: NamespaceState) -> list[int]:
     ledger = state.ledger
     return [
         state.clock_ms,
-        state.bytes_logical,
         state.bytes_inline,
         state.roster_version,
         state._last_file,
         state.sessions._last,
-        state.tree.directories,
         state.tree.root.mtime_ms,
+        state.doomed.files,
         ledger.live_bytes,
         ledger.payload_bytes,
         ledger.stored_bytes,
-        ledger.changes,
     ]
 
 
@@ -135,11 +132,16 @@ def _chunks(section: str, rows: Iterable[_Row], *, size: Any = None) -> Iterator
         yield _encode((section, chunk))
 
 
-def _walk(root: Directory) -> Iterator[_Row]:
+def _walk(root: Directory, doomed: Sequence[Directory]) -> Iterator[_Row]:
     """Every node below the root, after its parent: (number of the parent, name, mtime,
-    file id), where directories are numbered as they come, the root being 0."""
-    number = 0
+    file id), where directories are numbered as they come, the root being 0. First those
+    that are doomed, which have no parent."""
     pending = [(0, root)]
+    number = 0
+    for directory in doomed:
+        number += 1
+        pending.append((number, directory))
+        yield _DOOMED, directory.name, directory.mtime_ms, 0
     while pending:
         parent, directory = pending.pop()
         for name, child in directory.children.items():
@@ -167,17 +169,15 @@ class Restorer:
         ledger = state.ledger
         (
             state.clock_ms,
-            state.bytes_logical,
             state.bytes_inline,
             state.roster_version,
             state._last_file,
             state.sessions._last,
-            state.tree.directories,
             state.tree.root.mtime_ms,
+            state.doomed.files,
             ledger.live_bytes,
             ledger.payload_bytes,
             ledger.stored_bytes,
-            ledger.changes,
         ) = values
 
     def _agents(self, rows: list[tuple[AgentInfo]]) -> None:
@@ -189,22 +189,25 @@ class Restorer:
             self._state._boots.setdefault(slot, {})[boot] = incarnation
 
     def _files(self, rows: list[tuple[FileRecord]]) -> None:
-        # The tree comes later and gives them their places; this keeps their order.
-        root = self._state.tree.root
+        # The tree comes later and gives them their names; this keeps their order.
         for (record,) in rows:
-            self._state.files[record.id] = File("", root, record)
+            self._state.files[record.id] = File("", record)
 
     def _tree(self, rows: _Tree) -> None:
         directories, files = self._directories, self._state.files
         for parent, name, mtime_ms, id_ in rows:
+            if parent == _DOOMED:
+                directories.append(Directory(name, mtime_ms))
+                self._state.doomed.roots.append(directories[-1])
+                continue
             above = directories[parent]
             if id_:
                 file = files[id_]
-                file.name, file.parent = name, above
-                above.children[name] = file
+                file.name = name
+                above.attach(file, now_ms=above.mtime_ms)
             else:
-                directory = Directory(name, above, mtime_ms)
-                above.children[name] = directory
+                directory = Directory(name, mtime_ms)
+                above.attach(directory, now_ms=above.mtime_ms)
                 directories.append(directory)
 
     def _demotable(self, rows: list[tuple[int]]) -> None:
@@ -213,8 +216,7 @@ class Restorer:
 
     def _stripes(self, rows: list[tuple[Stripe, int]]) -> None:
         for stripe, live_bytes in rows:
-            entry = self._state.ledger.entries[stripe.id] = Entry(stripe)
-            entry.live_bytes = live_bytes
+            self._state.ledger.restore(stripe, live_bytes)
 
     def _extents(self, rows: list[tuple[str, int, int]]) -> None:
         for stripe, file, length in rows:
@@ -230,10 +232,6 @@ class Restorer:
     def _reaped(self, rows: list[tuple[int, int, int]]) -> None:
         for slot, incarnation, counter in rows:
             self._state.ledger.reaped.setdefault((slot, incarnation), set()).add(counter)
-
-    def _partly_dead(self, rows: list[tuple[str]]) -> None:
-        for (id_,) in rows:
-            self._state.ledger.partly_dead[id_] = None
 
     def _sessions(self, rows: list[tuple[int, int]]) -> None:
         for number, newest in rows:

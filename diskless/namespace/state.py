@@ -14,9 +14,13 @@ from diskless import paths
 from diskless.errors import BadRequest, DisklessError, StaleShards, UploadLost
 from diskless.model import AgentInfo, Extent, FileRecord, Place, Stripe, slot_name
 from diskless.namespace import commands as c
+from diskless.namespace.doomed import Doomed
+from diskless.namespace.health import Health
 from diskless.namespace.ledger import Ledger
+from diskless.namespace.paged import Paged
 from diskless.namespace.sessions import Sessions
-from diskless.namespace.tree import Directory, File, Node, Tree, files_under
+from diskless.namespace.tree import Directory, File, Node, Tree
+from diskless.repair import condition
 
 
 class PathStatus(Struct, frozen=True, array_like=True):
@@ -46,26 +50,38 @@ BOOTS_PER_SLOT_MAX = 64
 """Lives of a slot that are remembered, so that a late repeat does not begin a new one."""
 
 
+SWEEP_AT_ONCE = 1000
+"""A recursive delete of more entries than this leaves them to later commands."""
+
+
 class NamespaceState:
-    def __init__(self) -> None:
+    def __init__(self, *, sweep_at_once: int = SWEEP_AT_ONCE) -> None:
+        """All replicas must have the same `sweep_at_once`."""
         self.tree = Tree()
-        self.ledger = Ledger()
-        self.sessions = Sessions()
+        self.doomed = Doomed()
         self.agents: dict[int, AgentInfo] = {}
-        self.files: dict[int, File] = {}
+        self.health = Health(self.agents)
+        self.ledger = Ledger(self.health)
+        self.sessions = Sessions()
+        self.files: Paged[File] = Paged()  # what is doomed too
         self.clock_ms = 0
-        self.bytes_logical = 0
-        self.bytes_inline = 0
+        self.bytes_inline = 0  # of what is doomed too
         self.demotable: dict[int, None] = {}  # larger inline files, oldest first
         self.roster_version = 0
         self._boots: dict[int, dict[str, int]] = {}  # slot -> boot -> incarnation
         self._last_file = 0
+        self._sweep_at_once = sweep_at_once
 
     # -- commands ---------------------------------------------------------------
 
     def apply(self, command: c.Command, *, now_ms: int) -> tuple[c.Result, ...]:
         """Does one command; a commit has a result for each of its puts, others one."""
         self.clock_ms = max(self.clock_ms, now_ms)
+        results = self._apply(command)
+        self.health.settle()
+        return results
+
+    def _apply(self, command: c.Command) -> tuple[c.Result, ...]:
         match command:
             case c.Commit():
                 return self._commit(command)
@@ -82,6 +98,8 @@ class NamespaceState:
                 self.ledger.fence(slot, incarnation, below)
             case c.Reap(stripes):
                 self.ledger.reap(stripes)
+            case c.Sweep(entries):
+                self._sweep(entries)
             case c.AgentUp():
                 return (self._agent_up(command),)
             case c.AgentDown(slot, incarnation):
@@ -149,8 +167,7 @@ class NamespaceState:
                 )
 
     def _is_up(self, place: Place) -> bool:
-        agent = self.agents.get(place.slot)
-        return agent is not None and agent.incarnation == place.incarnation and agent.up
+        return condition(place, self.agents).readable
 
     def _put(self, put: c.Put, offered: Offered) -> c.Result:
         self._check_put(put, offered)
@@ -201,8 +218,21 @@ class NamespaceState:
                 return c.Done()
             case c.Delete(path=path, recursive=recursive):
                 gone = self.tree.delete(path, recursive=recursive, now_ms=now_ms)
-                self._let_go(gone or [])
+                self._give_up(gone)
                 return c.Done(changed=gone is not None)
+
+    def _give_up(self, node: Node | None) -> None:
+        """Lets go of what was detached: at once if it is little, else by and by."""
+        if isinstance(node, File):
+            self._let_go([node.record])
+        elif node is not None:
+            entries = node.files + node.directories
+            self.doomed.add(node)
+            if entries <= self._sweep_at_once:
+                self._sweep(2 * entries)  # a directory is an entry, and is left once
+
+    def _sweep(self, entries: int) -> None:
+        self._let_go(self.doomed.sweep(entries))
 
     def _hold(self, file: File, offered: Offered) -> None:
         record = file.record
@@ -211,7 +241,6 @@ class NamespaceState:
             if isinstance(stripe, Stripe):
                 self.ledger.define(stripe)
         self.files[record.id] = file
-        self.bytes_logical += record.size
         self.bytes_inline += len(record.inline or b"")
         if record.inline is not None and record.size > DEMOTE_BYTES_MIN:
             self.demotable[record.id] = None
@@ -222,7 +251,6 @@ class NamespaceState:
             if not moved:
                 del self.files[record.id]
             self.demotable.pop(record.id, None)
-            self.bytes_logical -= record.size
             self.bytes_inline -= len(record.inline or b"")
             self.ledger.release(record.id, record.extents, now_ms=self.clock_ms)
 
@@ -292,15 +320,14 @@ class NamespaceState:
             draining=old is not None and old.draining,
         )
         if info != old:
-            self.agents[command.slot] = info
-            self.roster_version += 1
+            self._note_agent(info, is_loss=old is not None and old.incarnation != incarnation)
         return c.Done(incarnation, changed=info != old)
 
     def _agent_down(self, slot: int, incarnation: int) -> None:
         agent = self.agents.get(slot)
         if agent is not None and agent.incarnation == incarnation and agent.up:
-            self.agents[slot] = replace(agent, up=False, down_ms=max(self.clock_ms, 1))
-            self.roster_version += 1
+            down = replace(agent, up=False, down_ms=max(self.clock_ms, 1))
+            self._note_agent(down, is_loss=True)
 
     def _drain(self, slot: int, draining: bool) -> c.Result:
         agent = self.agents.get(slot)
@@ -308,9 +335,18 @@ class NamespaceState:
             return c.Refused.of(BadRequest(f"{slot_name(slot)} has never joined the cluster"))
         changed = agent.draining != draining
         if changed:
-            self.agents[slot] = replace(agent, draining=draining)
-            self.roster_version += 1
+            self._note_agent(replace(agent, draining=draining), is_loss=False)
         return c.Done(changed=changed)
+
+    def _note_agent(self, agent: AgentInfo, *, is_loss: bool) -> None:
+        self.agents[agent.slot] = agent
+        self.roster_version += 1
+        self.health.touch(agent.slot, is_loss=is_loss)
+
+    @property
+    def bytes_logical(self) -> int:
+        """Of all files that a path leads to."""
+        return self.tree.root.bytes
 
     @property
     def bytes_used(self) -> int:
@@ -340,12 +376,9 @@ class NamespaceState:
 
     def summary(self, path: str) -> Summary:
         node = self.tree.get(path)
-        sizes = [file.record.size for file in files_under(node)]
-        return Summary(len(sizes), self.tree.count_directories(node), sum(sizes))
-
-    def readable(self, stripe: Stripe) -> list[int]:
-        """Indices of the shards that are on agents which are up, in the same life."""
-        return [index for index, place in enumerate(stripe.places) if self._is_up(place)]
+        if isinstance(node, File):
+            return Summary(1, 0, node.record.size)
+        return Summary(node.files, node.directories, node.bytes)
 
 
 def _check_shape(stripe: Stripe) -> None:

@@ -1,11 +1,14 @@
 """The tree of paths: directories, files, and what a move or removal does to them.
 
-Every method either does the whole change or raises and changes nothing. The tree
-knows nothing of stripes: it hands back the records that a change let go of.
+Every method either does the whole change or raises and changes nothing, in a number of steps
+that depends on the path's depth and not on what is below it: directories keep sums. The tree
+knows nothing of stripes: it hands back what a change let go of.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
 
 from diskless import paths
 from diskless.errors import (
@@ -19,36 +22,86 @@ from diskless.errors import (
 from diskless.model import FileRecord
 
 
-class File:
-    __slots__ = ("name", "parent", "record")
+class File(Struct, eq=False, gc=False):
+    """A name for a record. It knows nothing of where it is, so it is part of no cycle and
+    the collector of cycles need not look at each: it would stop everything else for as long.
+    """
 
-    def __init__(self, name: str, parent: "Directory", record: FileRecord) -> None:
-        self.name = name
-        self.parent = parent
-        self.record = record
+    name: str
+    record: FileRecord
 
 
 class Directory:
-    __slots__ = ("_names", "children", "mtime_ms", "name", "parent")
+    """A directory, with sums over all that is below it."""
 
-    def __init__(self, name: str, parent: "Directory | None", mtime_ms: int) -> None:
+    __slots__ = (
+        "_names",
+        "bytes",
+        "children",
+        "directories",
+        "files",
+        "mtime_ms",
+        "name",
+        "parent",
+    )
+
+    def __init__(self, name: str, mtime_ms: int) -> None:
         self.name = name
-        self.parent = parent
+        self.parent: Directory | None = None
         self.mtime_ms = mtime_ms
         self.children: dict[str, Directory | File] = {}
         self._names: list[str] | None = None
+        self.files = 0
+        self.directories = 1  # itself
+        self.bytes = 0
 
     def attach(self, node: "Node", *, now_ms: int) -> None:
-        if node.name not in self.children:
-            self._names = None
-        self.children[node.name] = node
-        node.parent = self
-        self.mtime_ms = now_ms
-
-    def detach(self, name: str, *, now_ms: int) -> None:
-        del self.children[name]
+        """Adds an entry under its name, which must be free."""
+        assert node.name not in self.children
         self._names = None
+        self.children[node.name] = node
+        if isinstance(node, Directory):
+            node.parent = self
         self.mtime_ms = now_ms
+        self._count(node, 1)
+
+    def detach(self, node: "Node", *, now_ms: int) -> None:
+        del self.children[node.name]
+        self._names = None
+        if isinstance(node, Directory):
+            node.parent = None
+        self.mtime_ms = now_ms
+        self._count(node, -1)
+
+    def pop(self) -> "Node":
+        """Takes the newest entry off; there must be one."""
+        _, node = self.children.popitem()
+        self._names = None
+        if isinstance(node, Directory):
+            node.parent = None
+        self._count(node, -1)
+        return node
+
+    def replace(self, old: "File", new: "File", *, now_ms: int) -> None:
+        """Puts a file in another's place, among its siblings too."""
+        assert new.name == old.name
+        self.children[new.name] = new
+        self.mtime_ms = now_ms
+        self._grow(0, 0, new.record.size - old.record.size)
+
+    def _count(self, node: "Node", sign: int) -> None:
+        if isinstance(node, File):
+            self._grow(sign, 0, sign * node.record.size)
+        else:
+            self._grow(sign * node.files, sign * node.directories, sign * node.bytes)
+
+    def _grow(self, files: int, directories: int, size: int) -> None:
+        at: Directory | None = self
+        while at is not None:
+            at.files += files
+            at.directories += directories
+            at.bytes += size
+            at = at.parent
 
     def names(self) -> list[str]:
         """Sorted, and kept until the next change, because a listing comes in pages."""
@@ -60,29 +113,18 @@ class Directory:
 Node = File | Directory
 
 
-def path_of(node: Node) -> str:
-    parts: list[str] = []
-    at: Node | None = node
-    while at is not None and at.parent is not None:
-        parts.append(at.name)
-        at = at.parent
-    return paths.join(parts[::-1])
-
-
-def files_under(node: Node) -> Iterator[File]:
-    pending = [node]
-    while pending:
-        at = pending.pop()
-        if isinstance(at, File):
-            yield at
-        else:
-            pending.extend(at.children.values())
-
-
 class Tree:
     def __init__(self) -> None:
-        self.root = Directory("", None, 0)
-        self.directories = 1
+        self.root = Directory("", 0)
+
+    @property
+    def files(self) -> int:
+        return self.root.files
+
+    @property
+    def directories(self) -> int:
+        """How many there are, the root included."""
+        return self.root.directories
 
     def find(self, path: str) -> Node | None:
         node, missing = self._deepest(paths.split(path))
@@ -108,7 +150,7 @@ class Tree:
         node, missing = self._deepest(parts)
         if missing:
             if isinstance(node, File):
-                raise PathIsFile(f"{path}: {path_of(node)} is a file")
+                raise _below_a_file(path, parts, missing)
         elif isinstance(node, Directory):
             raise PathIsDirectory(f"{path} is a directory")
         elif not overwrite:
@@ -120,9 +162,12 @@ class Tree:
         parent = self._make(above, now_ms=now_ms)
         old = parent.children.get(name)
         assert not isinstance(old, Directory)
-        file = File(name, parent, record)
-        parent.attach(file, now_ms=now_ms)
-        return file, old.record if old else None
+        file = File(name, record)
+        if old is None:
+            parent.attach(file, now_ms=now_ms)
+            return file, None
+        parent.replace(old, file, now_ms=now_ms)
+        return file, old.record
 
     def mkdirs(self, path: str, *, now_ms: int) -> bool:
         """Makes a directory and those above it; False if it was there."""
@@ -131,10 +176,9 @@ class Tree:
         if isinstance(node, File):
             if not missing:
                 raise AlreadyExists(f"{path} is a file")
-            raise PathIsFile(f"{path}: {path_of(node)} is a file")
-        before = self.directories
+            raise _below_a_file(path, parts, missing)
         self._make(parts, now_ms=now_ms)
-        return self.directories > before
+        return missing > 0
 
     def rename(
         self, source: str, target: str, *, overwrite: bool, now_ms: int
@@ -154,12 +198,14 @@ class Tree:
         if target.startswith(source + "/"):
             raise BadRequest(f"{source} cannot be moved below itself, to {target}")
         parent, name = self._target_parent(target)
-        replaced = self._check_replace(node, parent.children.get(name), target, overwrite)
-        assert node.parent is not None
-        node.parent.detach(node.name, now_ms=now_ms)
+        old = parent.children.get(name)
+        self._check_replace(node, old, target, overwrite)
+        self._parent_of(source).detach(node, now_ms=now_ms)
+        if old is not None:
+            parent.detach(old, now_ms=now_ms)
         node.name = name
         parent.attach(node, now_ms=now_ms)
-        return replaced
+        return old.record if isinstance(old, File) else None
 
     def _target_parent(self, target: str) -> tuple[Directory, str]:
         parts = paths.split(target)
@@ -173,43 +219,34 @@ class Tree:
             raise PathIsFile(f"{above} is a file")
         return parent, parts[-1]
 
-    def _check_replace(
-        self, node: Node, old: Node | None, target: str, overwrite: bool
-    ) -> FileRecord | None:
+    def _check_replace(self, node: Node, old: Node | None, target: str, overwrite: bool) -> None:
         if old is None:
-            return None
+            return
         if not overwrite:
             raise AlreadyExists(f"{target} exists already")
         if isinstance(old, File):
             if isinstance(node, Directory):
                 raise PathIsFile(f"{target} is a file: a directory cannot replace it")
-            return old.record
-        if isinstance(node, File):
+        elif isinstance(node, File):
             raise PathIsDirectory(f"{target} is a directory: a file cannot replace it")
-        if old.children:
+        elif old.children:
             raise DirectoryNotEmpty(f"{target} is a directory with {len(old.children)} entries")
-        self.directories -= 1
-        return None
 
-    def delete(self, path: str, *, recursive: bool, now_ms: int) -> list[FileRecord] | None:
-        """Removes a path; returns the records let go of, or None if there was nothing.
+    def delete(self, path: str, *, recursive: bool, now_ms: int) -> Node | None:
+        """Detaches a path in one step; returns what was there, with all that is below it.
 
-        Deleting the root empties it.
+        Deleting the root leaves an empty one.
         """
         node = self.find(path)
         if node is None:
             return None
         if isinstance(node, Directory) and node.children and not recursive:
             raise DirectoryNotEmpty(f"{path} is a directory with {len(node.children)} entries")
-        if isinstance(node, Directory):
-            self.directories -= self.count_directories(node)
-        gone = [file.record for file in files_under(node)]
-        if node.parent is None:
-            self.root = Directory("", None, now_ms)
-            self.directories = 1
+        if node is self.root:
+            self.root = Directory("", now_ms)
         else:
-            node.parent.detach(node.name, now_ms=now_ms)
-        return gone
+            self._parent_of(path).detach(node, now_ms=now_ms)
+        return node
 
     def page(self, path: str, *, after: str, limit: int) -> tuple[list[Node], bool]:
         """Up to `limit` entries named beyond `after`, in order, and whether more follow.
@@ -224,15 +261,11 @@ class Tree:
         chosen = names[start : start + limit]
         return [node.children[name] for name in chosen], start + limit < len(names)
 
-    @staticmethod
-    def count_directories(node: Node) -> int:
-        count, pending = 0, [node]
-        while pending:
-            at = pending.pop()
-            if isinstance(at, Directory):
-                count += 1
-                pending.extend(at.children.values())
-        return count
+    def _parent_of(self, path: str) -> Directory:
+        """Of a path that exists and is not the root."""
+        parent, _ = self._deepest(paths.split(path)[:-1])
+        assert isinstance(parent, Directory)
+        return parent
 
     def _deepest(self, parts: Sequence[str]) -> tuple[Node, int]:
         """The last node of a path that exists, and how many parts of it do not."""
@@ -249,9 +282,13 @@ class Tree:
         for part in parts:
             child = at.children.get(part)
             if child is None:
-                child = Directory(part, at, now_ms)
+                child = Directory(part, now_ms)
                 at.attach(child, now_ms=now_ms)
-                self.directories += 1
             assert isinstance(child, Directory)
             at = child
         return at
+
+
+def _below_a_file(path: str, parts: Sequence[str], missing: int) -> PathIsFile:
+    file = paths.join(list(parts[: len(parts) - missing]))
+    return PathIsFile(f"{path}: {file} is a file")

@@ -15,7 +15,7 @@ from diskless.agent.faults import Faults
 from diskless.agent.ports import Beat, Buffer, Hold, Pulse, Rebuilt
 from diskless.config import Tuning
 from diskless.errors import error_from_wire
-from diskless.model import AgentInfo, HeldShard, Place, Stripe, slot_name
+from diskless.model import AgentInfo, HeldShard, LoopLag, Place, Stripe, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Link
@@ -183,6 +183,9 @@ class Peers:
             requests=answer.requests,
             undecided=tuple((maker.slot, maker.incarnation) for maker in answer.undecided),
             unclaimed=tuple((shard.stripe, shard.version) for shard in answer.unclaimed),
+            loop_lag=LoopLag(
+                answer.loop_lag.p50_ms, answer.loop_lag.p99_ms, answer.loop_lag.max_ms
+            ),
         )
 
     def post(self, slot: int, address: str, message: bytes) -> None:

@@ -289,5 +289,10 @@ class AgentServer:
                 membership_pb2.UnclaimedShard(stripe=stripe, version=version)
                 for stripe, version in pulse.unclaimed
             ],
+            loop_lag=membership_pb2.LoopLag(
+                p50_ms=pulse.loop_lag.p50_ms,
+                p99_ms=pulse.loop_lag.p99_ms,
+                max_ms=pulse.loop_lag.max_ms,
+            ),
         )
         return answer, None

@@ -1,23 +1,31 @@
 """A canonical picture of any object: equal pictures mean equal states, order included."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 SKIPPED = {"_names", "parent"}  # a cache, and a link back up
+DERIVED = {"health", "partly_dead", "number", "group", "bucket", "_last_number"}
+"""What follows from the rest, in an order that depends on how it came about."""
 
 
 def dump(thing: Any) -> Any:
-    if isinstance(thing, int | str | bytes | bool | None | msgspec.Struct):
+    if isinstance(thing, int | str | bytes | bool | None):
         return thing
-    if isinstance(thing, dict):
+    if isinstance(thing, msgspec.Struct):
+        if type(thing).__struct_config__.frozen:
+            return thing
+        return _parts(thing, type(thing).__struct_fields__)
+    if isinstance(thing, Mapping):
         return [(dump(key), dump(value)) for key, value in thing.items()]
     if isinstance(thing, list | tuple):
         return [dump(item) for item in thing]
     if isinstance(thing, set):
         return sorted(thing)
-    names = getattr(type(thing), "__slots__", None) or vars(thing)
-    return [
-        type(thing).__name__,
-        *((name, dump(getattr(thing, name))) for name in sorted(names) if name not in SKIPPED),
-    ]
+    return _parts(thing, getattr(type(thing), "__slots__", None) or vars(thing))
+
+
+def _parts(thing: Any, names: Iterable[str]) -> list[Any]:
+    shown = sorted(set(names) - SKIPPED - DERIVED)
+    return [type(thing).__name__, *((name, dump(getattr(thing, name))) for name in shown)]

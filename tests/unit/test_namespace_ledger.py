@@ -308,12 +308,13 @@ def test_a_stripe_on_an_agent_that_is_down_is_refused_until_it_is_back(world: Wo
 def test_down_is_not_lost(world: World) -> None:
     stripe = world.stripe()
     world.put_in("/a", stripe)
+    tally = world.state.health.tally
     world.do(c.AgentDown(1, 1))
-    assert world.state.readable(stripe) == [0, 2]
+    assert tally().standings == {"total": 1, "healthy": 0, "degraded": 1, "lost": 0}
     world.do(agent_up(1))
-    assert world.state.readable(stripe) == [0, 1, 2]
+    assert tally().standings == {"total": 1, "healthy": 1, "degraded": 0, "lost": 0}
     world.do(agent_up(1, "second"))
-    assert world.state.readable(stripe) == [0, 2]
+    assert tally().standings == {"total": 1, "healthy": 0, "degraded": 1, "lost": 0}
 
 
 def test_a_new_boot_is_a_new_incarnation_and_a_repeated_one_is_not(world: World) -> None:
@@ -705,6 +706,7 @@ def example_commands(world: World) -> list[c.Command]:
         agent_up(3, "boot"),
         c.AgentDown(3, 1),
         c.Drain(3, True),
+        c.Sweep(100),
     ]
 
 

@@ -38,10 +38,13 @@ from diskless.model import Extent, FileRecord, HeldShard, Place, Stripe, StripeI
 from diskless.namespace import commands as c
 from diskless.namespace.ledger import Verdict, stored_bytes
 from diskless.namespace.state import DEMOTE_BYTES_MIN, NamespaceState
-from diskless.namespace.tree import files_under
-from tests.unit.test_namespace_world import agent_up, dump, dump_tree
+from diskless.namespace.tree import Directory, File
+from tests.unit.recount import check_plan, check_sparse, cluster_of, counted, recount
+from tests.unit.test_namespace_world import agent_up, dump, dump_tree, walk
 
 AGENTS = 4
+SWEEP_AT_ONCE = 3
+"""So small that many a delete leaves something to be swept."""
 SIZES = [1, 7, DEMOTE_BYTES_MIN, DEMOTE_BYTES_MIN + 1]
 BAD_PATHS = ["", "x", "/a/", "/a/../b"]
 
@@ -158,8 +161,8 @@ class NamespaceMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state = NamespaceState()
-        self.twin = NamespaceState()
+        self.state = NamespaceState(sweep_at_once=SWEEP_AT_ONCE)
+        self.twin = NamespaceState(sweep_at_once=SWEEP_AT_ONCE)
         self.naive = Naive()
         self.now_ms = 0  # the leader's clock; a new leader's may be behind
         self.clock_ms = 0
@@ -483,6 +486,12 @@ class NamespaceMachine(RuleBasedStateMachine):
         self.apply(c.Reap(tuple(chosen)))
         assert self.state.ledger.entries.keys().isdisjoint(set(chosen) - live)
 
+    @rule(entries=st.integers(1, 4))
+    def sweep(self, entries: int) -> None:
+        before = self.state.doomed.files
+        self.apply(c.Sweep(entries))
+        assert before - entries <= self.state.doomed.files <= before
+
     def fence(self, slot: int, below: int) -> None:
         self.apply(c.Fence(slot, self.lives[slot], below))
         who = (slot, self.lives[slot])
@@ -513,7 +522,16 @@ class NamespaceMachine(RuleBasedStateMachine):
     # -- what always holds --------------------------------------------------------
 
     def records(self) -> list[FileRecord]:
-        return [file.record for file in files_under(self.state.tree.root)]
+        """Of all files that hold something: also of those that are deleted but not swept."""
+        return [
+            node.record
+            for root in (self.state.tree.root, *self.state.doomed.roots)
+            for _, node in walk(root)
+            if isinstance(node, File)
+        ]
+
+    def attached(self) -> list[FileRecord]:
+        return [node.record for _, node in walk(self.state.tree.root) if isinstance(node, File)]
 
     def live_extents(self) -> dict[str, Counter[int]]:
         """Stripe -> file -> bytes, straight from the files."""
@@ -535,7 +553,9 @@ class NamespaceMachine(RuleBasedStateMachine):
     def the_counters_are_the_sums_over_all_files(self) -> None:
         records = self.records()
         assert sorted(self.state.files) == sorted(record.id for record in records)
-        assert self.state.bytes_logical == sum(record.size for record in records)
+        shown = self.attached()
+        assert self.state.bytes_logical == sum(record.size for record in shown)
+        assert self.state.tree.files == len(shown) == len(records) - self.state.doomed.files
         assert self.state.bytes_inline == sum(len(record.inline or b"") for record in records)
         assert sorted(self.state.demotable) == sorted(
             r.id for r in records if r.inline is not None and r.size > DEMOTE_BYTES_MIN
@@ -567,6 +587,22 @@ class NamespaceMachine(RuleBasedStateMachine):
             id_ for id_ in live if sum(live[id_].values()) < stripes[id_].payload_bytes
         }
         assert list(ledger.freed_ms.values()) == sorted(ledger.freed_ms.values())
+        check_sparse(ledger)
+
+    @invariant()
+    def a_summary_is_the_sum_of_what_is_below(self) -> None:
+        for path, node in walk(self.state.tree.root):
+            if isinstance(node, Directory):
+                below = [n for _, n in walk(node)]
+                files = [n.record.size for n in below if isinstance(n, File)]
+                summary = self.state.summary(path)
+                assert (summary.files, summary.bytes) == (len(files), sum(files))
+                assert summary.directories == len(below) - len(files)
+
+    @invariant()
+    def health_and_plans_are_what_a_count_from_scratch_says(self) -> None:
+        assert counted(self.state) == recount(self.state)
+        check_plan(self.state.ledger, cluster_of(self.state.agents, data_shards=2, parity_shards=1))
 
     @invariant()
     def the_roster_shows_who_is_up_and_in_which_life(self) -> None:

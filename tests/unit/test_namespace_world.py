@@ -5,14 +5,14 @@
 states are equal exactly if their dumps are. The tests here are about the dump itself.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from diskless.errors import DisklessError
 from diskless.model import AgentInfo, Extent, Place, Stripe
 from diskless.namespace import commands as c
 from diskless.namespace.state import NamespaceState
-from diskless.namespace.tree import Directory, Node, path_of
+from diskless.namespace.tree import Directory, Node
 
 DATA_SHARDS, PARITY_SHARDS = 2, 1
 
@@ -116,32 +116,53 @@ class World:
     # -- what is there ----------------------------------------------------------
 
     def files(self) -> dict[str, bytes | tuple[Extent, ...]]:
-        nodes = {path_of(file): file.record for file in self.state.files.values()}
         return {
             path: record.extents if record.inline is None else record.inline
-            for path, record in sorted(nodes.items())
+            for path, (kind, record) in dump_tree(self.state).items()
+            if kind == "file"
         }
 
     def directories(self) -> set[str]:
         return {path for path, (kind, *_) in dump_tree(self.state).items() if kind == "directory"}
 
 
+def walk(directory: Directory, above: str = "") -> Iterator[tuple[str, Node]]:
+    """A directory and all that is below it, with paths; checks links and sums on the way."""
+    yield above or "/", directory
+    files, directories, size = 0, 1, 0
+    for name, child in directory.children.items():
+        assert child.name == name
+        if isinstance(child, Directory):
+            assert child.parent is directory
+            yield from walk(child, f"{above}/{name}")
+            files, directories = files + child.files, directories + child.directories
+            size += child.bytes
+        else:
+            yield f"{above}/{name}", child
+            files, size = files + 1, size + child.record.size
+    assert (directory.files, directory.directories, directory.bytes) == (files, directories, size)
+    assert directory.names() == sorted(directory.children)
+
+
 def dump_tree(state: NamespaceState) -> dict[str, tuple[Any, ...]]:
-    """Every path with what it is; checks the links from children to parents on the way."""
+    """Every path with what it is."""
+    assert state.tree.root.parent is None
     found: dict[str, tuple[Any, ...]] = {}
-    pending: list[Node] = [state.tree.root]
-    while pending:
-        node = pending.pop()
+    for path, node in walk(state.tree.root):
         if isinstance(node, Directory):
-            found[path_of(node)] = ("directory", node.mtime_ms)
-            for name, child in node.children.items():
-                assert (child.name, child.parent) == (name, node)
-                pending.append(child)
-            assert node.names() == sorted(node.children)
+            found[path] = ("directory", node.mtime_ms)
         else:
             assert state.files[node.record.id] is node
-            found[path_of(node)] = ("file", node.record)
+            found[path] = ("file", node.record)
     return dict(sorted(found.items()))
+
+
+def dump_doomed(state: NamespaceState) -> tuple[Any, ...]:
+    """What was deleted and is not taken apart yet, in the order in which it will be."""
+    return state.doomed.files, [
+        [(path, None if isinstance(node, Directory) else node.record) for path, node in walk(root)]
+        for root in state.doomed.roots
+    ]
 
 
 def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
@@ -152,8 +173,8 @@ def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
     ledger = state.ledger
     return {
         "tree": dump_tree(state),
-        "directories": state.tree.directories,
-        "files": {id_: path_of(file) for id_, file in sorted(state.files.items())},
+        "doomed": dump_doomed(state),
+        "files": {id_: file.name for id_, file in state.files.items()},
         "stripes": {
             id_: (entry.stripe, entry.live_bytes, dict(sorted(entry.files.items())))
             for id_, entry in sorted(ledger.entries.items())
@@ -161,10 +182,9 @@ def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
         "freed": list(ledger.freed_ms.items()),
         "fences": dict(sorted(ledger.fences.items())),
         "reaped": {who: sorted(numbers) for who, numbers in sorted(ledger.reaped.items())},
-        "partly_dead": list(ledger.partly_dead),
-        "ledger_counts": (
-            ledger.live_bytes, ledger.payload_bytes, ledger.stored_bytes, ledger.changes,
-        ),
+        "partly_dead": sorted(ledger.partly_dead),
+        "ledger_counts": (ledger.live_bytes, ledger.payload_bytes, ledger.stored_bytes),
+        "health": dump_health(state),
         "sessions": dump_sessions(state) if sessions else None,
         "agents": dict(sorted(state.agents.items())),
         "boots": {slot: list(boots.items()) for slot, boots in sorted(state._boots.items())},
@@ -174,6 +194,12 @@ def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
         "demotable": list(state.demotable),
         "last_file": state._last_file,
     }  # fmt: skip
+
+
+def dump_health(state: NamespaceState) -> tuple[Any, ...]:
+    tally = state.health.tally()
+    placed = {slot: count for slot, count in state.health.shards_placed.items() if count}
+    return tally.standings, tally.margin(99), tally.margin_hosts(99), sorted(placed.items())
 
 
 def dump_sessions(state: NamespaceState) -> tuple[Any, ...]:
@@ -191,21 +217,22 @@ def dump_sessions(state: NamespaceState) -> tuple[Any, ...]:
 def test_the_dump_shows_every_part_that_a_state_and_its_ledger_have() -> None:
     state = NamespaceState()
     assert set(vars(state)) == {
-        "tree", "ledger", "sessions", "agents", "files", "clock_ms", "bytes_logical",
-        "bytes_inline", "demotable", "roster_version", "_boots", "_last_file",
+        "tree", "doomed", "ledger", "health", "sessions", "agents", "files", "clock_ms",
+        "bytes_inline", "demotable", "roster_version", "_boots", "_last_file", "_sweep_at_once",
     }  # fmt: skip
     assert set(vars(state.ledger)) == {
-        "entries", "freed_ms", "fences", "reaped", "partly_dead",
-        "live_bytes", "payload_bytes", "stored_bytes", "changes",
+        "entries", "freed_ms", "fences", "reaped", "partly_dead", "health",
+        "live_bytes", "payload_bytes", "stored_bytes", "_last_number",
     }  # fmt: skip
-    assert set(vars(state.tree)) == {"root", "directories"}
+    assert set(vars(state.tree)) == {"root"}
+    assert set(vars(state.doomed)) == {"roots", "files"}
     assert set(vars(state.sessions)) == {"_sessions", "_last"}
 
 
 def test_an_empty_namespace_has_a_root_and_nothing_else() -> None:
     state = NamespaceState()
     assert dump_tree(state) == {"/": ("directory", 0)}
-    assert (state.tree.directories, state.files, state.agents) == (1, {}, {})
+    assert (state.tree.root.directories, state.files, state.agents) == (1, {}, {})
     assert (state.bytes_logical, state.bytes_inline, state.ledger.stored_bytes) == (0, 0, 0)
 
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as altered
 
-from diskless import repair
 from diskless.model import AgentInfo, Place, Stripe
 from diskless.placement import place
 from diskless.repair import Cluster, choose_targets, diagnose, overdue, plan_repair, spread_out
@@ -71,19 +70,19 @@ def test_every_erasure_set_is_rebuilt_or_known_to_be_lost(m: int, k: int, spares
         plan = plan_repair([stripe], cluster)
         if not lost:
             assert plan.is_empty
-            assert plan.lost == plan.waiting == plan.stuck == []
+            assert list(plan.lost) == list(plan.waiting) == list(plan.stuck) == []
         elif len(lost) > k:
-            assert (plan.lost, plan.is_empty) == ([stripe.id], True)
+            assert (list(plan.lost), plan.is_empty) == ([stripe.id], True)
         elif back or spares:
-            assert plan.rebuild == [stripe.id]
+            assert list(plan.rebuild) == [stripe.id]
             targets = choose_targets(stripe, cluster)
             assert set(targets) <= set(lost)
             assert len(targets) == min(len(lost), len(lost) if back else spares)
             check_targets(stripe, cluster, targets)
         else:
             left = total - len(lost)
-            assert plan.reshape == ([stripe.id] if left - k >= 1 else [])
-            assert plan.stuck == ([] if left - k >= 1 else [stripe.id])
+            assert list(plan.reshape) == ([stripe.id] if left - k >= 1 else [])
+            assert list(plan.stuck) == ([] if left - k >= 1 else [stripe.id])
 
 
 def check_targets(stripe: Stripe, cluster: Cluster, targets: dict[int, int]) -> None:
@@ -162,7 +161,7 @@ def test_whatever_became_of_the_agents_a_plan_is_sound(
     assert named in ([], [stripe.id])
     if not named:
         assert shards.sound == tuple(range(len(slots)))
-    assert plan.lost == ([stripe.id] if len(shards.readable + shards.away) < m else [])
+    assert list(plan.lost) == ([stripe.id] if len(shards.readable + shards.away) < m else [])
     if plan.rebuild or plan.reshape:
         assert len(shards.readable) >= m
 
@@ -180,7 +179,7 @@ def test_a_repaired_stripe_has_nothing_left_to_do(spares: int, turn: int) -> Non
         after = altered(stripe, places=tuple(places), version=1)
         plan = plan_repair([after], cluster)
         assert plan.is_empty
-        assert plan.lost == plan.waiting == plan.stuck == []
+        assert list(plan.lost) == list(plan.waiting) == list(plan.stuck) == []
 
 
 # Down is not lost
@@ -189,11 +188,11 @@ def test_a_repaired_stripe_has_nothing_left_to_do(spares: int, turn: int) -> Non
 def test_an_agent_that_is_down_keeps_its_shards_until_it_is_given_up() -> None:
     stripe = stripe_on(*range(TOTAL))
     away = with_agent(cluster_of(8), 3, up=False, down_ms=1000)
-    assert plan_repair([stripe], away).waiting == [stripe.id]
+    assert list(plan_repair([stripe], away).waiting) == [stripe.id]
     assert not choose_targets(stripe, away)
     for now_ms, given_up in [(1000, set()), (10_999, set()), (11_000, {3})]:
         assert overdue(away.agents, now_ms=now_ms, delay_s=10.0) == given_up
-    assert plan_repair([stripe], replace(away, gone={3})).rebuild == [stripe.id]
+    assert list(plan_repair([stripe], replace(away, gone={3})).rebuild) == [stripe.id]
 
 
 def test_an_agent_that_is_up_is_never_overdue() -> None:
@@ -204,8 +203,8 @@ def test_with_too_few_left_it_waits_for_those_that_may_return() -> None:
     stripe = stripe_on(*range(TOTAL))
     cluster = restarted(cluster_of(), 0, 1)
     away = with_agent(cluster, 2, up=False, down_ms=1)
-    assert plan_repair([stripe], away).waiting == [stripe.id]
-    assert plan_repair([stripe], dead(cluster, 2)).lost == [stripe.id]
+    assert list(plan_repair([stripe], away).waiting) == [stripe.id]
+    assert list(plan_repair([stripe], dead(cluster, 2)).lost) == [stripe.id]
 
 
 def test_a_stripe_without_targets_waits_for_an_agent_that_may_return() -> None:
@@ -213,8 +212,8 @@ def test_a_stripe_without_targets_waits_for_an_agent_that_may_return() -> None:
     stripe = stripe_on(*range(TOTAL))
     cluster = with_agent(cluster_of(TOTAL + 1), TOTAL, up=False, down_ms=1)
     cluster = dead(cluster, 2)
-    assert plan_repair([stripe], cluster).waiting == [stripe.id]
-    assert plan_repair([stripe], dead(cluster, TOTAL)).reshape == [stripe.id]
+    assert list(plan_repair([stripe], cluster).waiting) == [stripe.id]
+    assert list(plan_repair([stripe], dead(cluster, TOTAL)).reshape) == [stripe.id]
 
 
 # Order
@@ -229,7 +228,7 @@ def test_the_smallest_margin_comes_first_then_the_newest() -> None:
         stripe_on(1, 2, 3, 4, 5, 6, id_="one lost, new"),
         stripe_on(1, 0, 7, 8, 9, 10, id_="two lost, new"),
     ]
-    assert plan_repair(stripes, cluster).rebuild == [
+    assert list(plan_repair(stripes, cluster).rebuild) == [
         "two lost, new", "two lost, old", "one lost, new", "one lost, old",
     ]  # fmt: skip
 
@@ -240,7 +239,7 @@ def test_what_only_leaves_a_draining_agent_comes_last() -> None:
         stripe_on(0, 2, 3, 4, 5, 6, id_="lost"),
         stripe_on(1, 2, 3, 4, 5, 6, id_="leaving"),
     ]
-    assert plan_repair(stripes, cluster).rebuild == ["lost", "leaving"]
+    assert list(plan_repair(stripes, cluster).rebuild) == ["lost", "leaving"]
 
 
 # Where
@@ -261,7 +260,7 @@ def test_shards_that_had_to_share_a_host_leave_it_when_another_is_back() -> None
     agents = {slot: agent(slot, host=f"host-{slot // 2}") for slot in range(6)}
     cluster = Cluster(agents=agents, data_shards=2, parity_shards=1)
     stripe = stripe_on(2, 3, 4, m=2)
-    assert plan_repair([stripe], cluster).rebuild == [stripe.id]
+    assert list(plan_repair([stripe], cluster).rebuild) == [stripe.id]
     targets = [choose_targets(stripe, cluster, turn=turn) for turn in range(6)]
     assert {slot for target in targets for slot in target.values()} == {0, 1}, "both in turn"
     assert all(len(target) == 1 and set(target) <= {0, 1} for target in targets)
@@ -291,7 +290,7 @@ def test_shards_that_must_leave_an_agent_go_before_those_that_are_only_spread_ou
     leaving = stripe_on(0, 1, 2, 3, 4, 5, id_="leaving")
     crowded = stripe_on(1, 7, 2, 8, 3, 9, id_="crowded")
     plan = plan_repair([leaving, crowded], with_agent(cluster, 0, draining=True))
-    assert plan.rebuild == ["leaving", "crowded"]
+    assert list(plan.rebuild) == ["leaving", "crowded"]
 
 
 @given(
@@ -311,27 +310,6 @@ def test_what_was_rebuilt_need_not_be_spread_out_after_that(
     left = [targets.get(index, slot) for index, slot in enumerate(slots)]
     if len(targets) == len(lost):
         assert spread_out(stripe_on(*left), cluster) == {}
-
-
-def test_whether_shards_share_hosts_is_asked_once_for_each_set_of_agents(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With 100,000 stripes the leader has no time to ask it of each of them."""
-    agents = {slot: agent(slot, host=f"host-{slot % 6}") for slot in range(12)}
-    cluster = Cluster(agents=agents, data_shards=M, parity_shards=K)
-    spread, crowded = stripe_on(0, 1, 2, 3, 4, 5), stripe_on(0, 6, 1, 7, 2, 8)
-    asked: list[Stripe] = []
-
-    def counted(stripe: Stripe, cluster: Cluster, *, turn: int = 0) -> dict[int, int]:
-        asked.append(stripe)
-        return spread_out(stripe, cluster, turn=turn)
-
-    monkeypatch.setattr(repair, "spread_out", counted)
-    plan = plan_repair(
-        [altered(s, id=f"{n}") for n in range(50) for s in (spread, crowded)], cluster
-    )
-    assert len(plan.rebuild) == 50
-    assert len(asked) == 2
 
 
 def test_the_host_of_a_shard_that_may_come_back_is_avoided_too() -> None:
@@ -363,7 +341,7 @@ def test_an_agent_that_returned_gets_back_what_it_held() -> None:
 def test_a_damaged_shard_is_replaced_where_it_lies() -> None:
     stripe = stripe_on(*range(TOTAL))
     cluster = replace(cluster_of(TOTAL + 3), damaged={(stripe.id, 2), ("9.9.9", 1)})
-    assert plan_repair([stripe], cluster).rebuild == [stripe.id]
+    assert list(plan_repair([stripe], cluster).rebuild) == [stripe.id]
     assert choose_targets(stripe, cluster, turn=5) == {2: 2}
     draining = with_agent(cluster, 2, draining=True)
     assert choose_targets(stripe, draining)[2] >= TOTAL
@@ -372,7 +350,7 @@ def test_a_damaged_shard_is_replaced_where_it_lies() -> None:
 def test_more_damaged_shards_than_parity_are_a_loss() -> None:
     stripe = stripe_on(*range(TOTAL))
     damaged = frozenset((stripe.id, index) for index in range(K + 1))
-    assert plan_repair([stripe], replace(cluster_of(), damaged=damaged)).lost == [stripe.id]
+    assert list(plan_repair([stripe], replace(cluster_of(), damaged=damaged)).lost) == [stripe.id]
 
 
 # Shapes
@@ -381,7 +359,7 @@ def test_more_damaged_shards_than_parity_are_a_loss() -> None:
 def test_narrow_stripes_are_widened_only_when_all_their_agents_are_there() -> None:
     narrow = stripe_on(0, 1, 2, 3, 4)
     assert narrow.data_shards == 3
-    assert plan_repair([narrow], cluster_of()).reshape == [narrow.id]
+    assert list(plan_repair([narrow], cluster_of()).reshape) == [narrow.id]
     for cluster in (dead(cluster_of(), 5), with_agent(cluster_of(), 5, draining=True)):
         assert plan_repair([narrow], cluster).is_empty
 
@@ -389,11 +367,13 @@ def test_narrow_stripes_are_widened_only_when_all_their_agents_are_there() -> No
 def test_a_drained_agent_without_spares_makes_stripes_narrower() -> None:
     stripe = stripe_on(*range(TOTAL))
     cluster = with_agent(cluster_of(), 2, draining=True)
-    assert plan_repair([stripe], cluster).reshape == [stripe.id]
-    assert plan_repair([stripe], with_agent(cluster_of(7), 2, draining=True)).rebuild == [stripe.id]
+    assert list(plan_repair([stripe], cluster).reshape) == [stripe.id]
+    assert list(plan_repair([stripe], with_agent(cluster_of(7), 2, draining=True)).rebuild) == [
+        stripe.id
+    ]
 
 
 def test_a_stripe_is_stuck_when_every_agent_that_could_take_its_shard_is_full() -> None:
     stripe = stripe_on(*range(TOTAL))
     cluster = replace(restarted(cluster_of(), 3), unfit={3})
-    assert plan_repair([stripe], cluster).stuck == [stripe.id]
+    assert list(plan_repair([stripe], cluster).stuck) == [stripe.id]

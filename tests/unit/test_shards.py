@@ -118,3 +118,49 @@ def test_a_shard_that_is_stored_again_for_a_move_is_reviewed_again(shards: Shard
     assert shards.unconfirmed(age_s=0, limit=9) == []
     store(shards, version=4)
     assert shards.unconfirmed(age_s=0, limit=9) == [HeldShard(*NAME, 4)]
+
+
+def test_all_shards_are_doubted_some_at_a_time() -> None:
+    """Each is reviewed once, new ones in their own time, and what is gone not at all."""
+    now_s = 0.0
+    shards = ShardStore(bytes_max=10 << 20, now_s=lambda: now_s)
+    shards.incarnation = 1
+
+    def keep(stripe: str) -> None:
+        shards.store(stripe, 0, memoryview(DATA), block_checksums(DATA, seed=seed(stripe, 0)))
+
+    for number in range(50):
+        keep(f"0.1.{number}")
+    for shard in shards.unconfirmed(age_s=0, limit=99):
+        shards.confirm(shard)
+    now_s = 10.0
+    shards.doubt_all()
+    keep("0.1.50")
+    shards.drop(["0.1.7"])
+    assert shards.unconfirmed(age_s=5, limit=99) == [], "too early"
+    now_s = 16.0
+    undecided = shards.unconfirmed(age_s=5, limit=1)
+    seen: list[HeldShard] = []
+    for _ in range(20):
+        found = shards.unconfirmed(age_s=5, limit=8)
+        assert len(found) <= 8
+        seen += found
+        for shard in found:
+            shards.confirm(shard)
+    assert undecided == [HeldShard("0.1.50", 0, 0)], "what came before is asked about first"
+    assert sorted(shard.stripe for shard in seen) == sorted(
+        f"0.1.{number}" for number in range(51) if number != 7
+    )
+
+
+def test_what_was_doubted_and_not_confirmed_is_asked_about_again() -> None:
+    now_s = 0.0
+    shards = ShardStore(bytes_max=10 << 20, now_s=lambda: now_s)
+    shards.incarnation = 1
+    store(shards)
+    shards.confirm(HeldShard(*NAME, 0))
+    shards.doubt_all()
+    assert shards.unconfirmed(age_s=0, limit=9) == [HeldShard(*NAME, 0)]
+    assert shards.unconfirmed(age_s=5, limit=9) == []
+    now_s = 5.0
+    assert shards.unconfirmed(age_s=5, limit=9) == [HeldShard(*NAME, 0)]

@@ -8,7 +8,7 @@ command that makes it unreachable.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from diskless.agent.leading.rewriter import REWRITE_BYTES_MAX, REWRITE_FILES_MAX, Rewriter
 from diskless.agent.ports import Pulse, ShardPeers, Undecided
@@ -16,8 +16,9 @@ from diskless.agent.replica import Replica
 from diskless.agent.roster import Roster
 from diskless.config import Tuning
 from diskless.errors import DisklessError, TooFewShards, Unavailable
-from diskless.model import AgentInfo, FileRecord, Stripe, slot_name
+from diskless.model import AgentInfo, FileRecord, slot_name
 from diskless.namespace import commands as c
+from diskless.namespace.health import judge
 from diskless.namespace.ledger import Entry
 from diskless.namespace.state import NamespaceState
 from diskless.repair import ShardName
@@ -26,6 +27,11 @@ log = logging.getLogger(__name__)
 
 REAP_STRIPES_MAX = 1000
 END_MOVES_MAX = 1000
+SWEEP_ENTRIES = 1000
+"""Of deleted directories, taken apart by one command: a few milliseconds."""
+SWEEP_PAUSE_S = 0.01
+SWEEPS_MAX = 200
+"""Before other work has its turn again."""
 DEMOTE_BYTES_ENOUGH = 256 << 10
 """Less than this waits longer for company before it gets a stripe of its own."""
 DEMOTE_PATIENCE = 6
@@ -71,7 +77,7 @@ class Janitor:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self._tuning.janitor_interval_s)
-            for work in (self.fence, self.reap, self.demote, self.repack):
+            for work in (self.fence, self.reap, self.sweep, self.demote, self.repack):
                 try:
                     await work()
                 except DisklessError as error:
@@ -105,6 +111,14 @@ class Janitor:
                 for slot, stripes in at.items()
             )
         )
+
+    async def sweep(self) -> None:
+        """Takes apart what recursive deletes have detached, with pauses for everybody else."""
+        for _ in range(SWEEPS_MAX):
+            if not self._state.doomed:
+                return
+            await self._replica.execute(c.Sweep(SWEEP_ENTRIES))
+            await asyncio.sleep(SWEEP_PAUSE_S)
 
     def _free_delay_s(self) -> float:
         delay_s = self._tuning.free_delay_s
@@ -227,28 +241,19 @@ class Janitor:
         except TooFewShards as error:
             log.warning("repacking put off error=%s", error)
 
-    def _sparsest(self) -> list[Entry]:
+    def _sparsest(self) -> Iterator[Entry]:
         """Stripes worth repacking, the emptiest first."""
-        ledger = self._state.ledger
+        state, ledger = self._state, self._state.ledger
         damaged = self._damaged()
-        entries = [
-            entry
-            for id_ in ledger.partly_dead
-            if self._is_readable((entry := ledger.entries[id_]).stripe, damaged)
-        ]
-        entries.sort(key=lambda entry: entry.live_bytes / entry.stripe.payload_bytes)
+        ill = {stripe for stripe, _ in damaged}
         kept = ledger.payload_bytes
-        chosen: list[Entry] = []
-        for entry in entries:
-            share = entry.live_bytes / entry.stripe.payload_bytes
+        # One that cannot be read would keep all others from being repacked with it.
+        for share, id_ in ledger.partly_dead.sparsest(state.health.is_readable):
             dense = kept <= DEAD_SHARE_MAX * ledger.live_bytes
             if share >= self._tuning.repack_live_share and dense:
-                break
-            chosen.append(entry)
+                return
+            entry = ledger.entries[id_]
+            if id_ in ill and judge(entry.stripe, state.agents, damaged).spare < 0:
+                continue
+            yield entry
             kept -= entry.stripe.payload_bytes - entry.live_bytes
-        return chosen
-
-    def _is_readable(self, stripe: Stripe, damaged: Collection[ShardName]) -> bool:
-        """One that is not would keep all others from being repacked with it."""
-        good = [i for i in self._state.readable(stripe) if (stripe.id, i) not in damaged]
-        return len(good) >= stripe.data_shards

@@ -1,6 +1,6 @@
 """How far a repair is: what `status` tells of it."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
 from diskless.model import RepairStatus
 
@@ -10,7 +10,8 @@ class Progress:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._left: dict[str, int] = {}
+        self.stripes_left = 0
+        self.bytes_left = 0
         self._began_s: float | None = None
         self.bytes_done = 0
         self.lost = 0
@@ -18,39 +19,42 @@ class Progress:
         self.waiting = 0
         self.reshaping = False
 
-    def plan(self, left: dict[str, int], *, reshaping: bool) -> None:
-        """`left` are the stripes to be done, with their bytes of payload."""
-        if left and not self._left:
+    def plan(self, *, stripes: int, payload_bytes: int, reshaping: bool) -> None:
+        """So much is to be done."""
+        if stripes and not self.stripes_left:
             self._began_s, self.bytes_done = self._now_s(), 0
-        self._left, self.reshaping = left, reshaping
+        self.stripes_left, self.bytes_left = stripes, payload_bytes
+        self.reshaping = reshaping
 
-    def done(self, stripes: Iterable[str]) -> None:
-        for stripe in stripes:
-            self.bytes_done += self._left.pop(stripe, 0)
+    def done(self, payload_bytes: Iterable[int]) -> None:
+        """Stripes with so many bytes each are done."""
+        for size in payload_bytes:
+            self.bytes_done += size
+            # One may have been planned twice, or have come since.
+            self.stripes_left = max(self.stripes_left - 1, 0)
+            self.bytes_left = max(self.bytes_left - size, 0)
 
-    def no_room(self, stripes: Collection[str]) -> None:
-        """Nothing can be done about these for now."""
-        for stripe in stripes:
-            self._left.pop(stripe, None)
-        self.stuck += len(stripes)
+    def no_room(self) -> None:
+        """Nothing can be done for now about what is left."""
+        self.stuck += self.stripes_left
+        self.stripes_left = self.bytes_left = 0
 
     def report(self) -> RepairStatus:
-        bytes_left = sum(self._left.values())
         took_s = self._now_s() - self._began_s if self._began_s is not None else 0.0
-        rate = self.bytes_done / took_s if self._left and took_s > 0 else 0.0
+        rate = self.bytes_done / took_s if self.stripes_left and took_s > 0 else 0.0
         return RepairStatus(
             state=self._state(),
-            stripes_left=len(self._left),
-            bytes_left=bytes_left,
+            stripes_left=self.stripes_left,
+            bytes_left=self.bytes_left,
             bytes_done=self.bytes_done,
             bytes_per_s=round(rate),
-            eta_s=round(bytes_left / rate, 1) if rate else None,
+            eta_s=round(self.bytes_left / rate, 1) if rate else None,
             waiting=self.waiting,
             unprotectable=self.stuck,
             lost=self.lost,
         )
 
     def _state(self) -> str:
-        if self._left:
+        if self.stripes_left:
             return "reshaping" if self.reshaping else "rebuilding"
         return "waiting" if self.waiting else "idle"

@@ -11,7 +11,8 @@ were written without, stripes are encoded anew in the shape that fits (`Rewriter
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from diskless.agent.leading.pacer import Pacer
@@ -24,12 +25,13 @@ from diskless.config import ClusterSettings
 from diskless.errors import CapacityExceeded, DisklessError, TooFewShards, Unavailable
 from diskless.model import AgentInfo, FileRecord, HeldShard, Place, Stripe, slot_name
 from diskless.namespace import commands as c
-from diskless.namespace.ledger import Entry
 from diskless.namespace.state import NamespaceState
+from diskless.namespace.survey import survey
 from diskless.repair import (
     Cluster,
     RepairPlan,
     ShardName,
+    Worklist,
     choose_targets,
     diagnose,
 )
@@ -38,16 +40,14 @@ log = logging.getLogger(__name__)
 
 MOVE_STRIPES = 32
 """Rebuilt stripes whose moves are committed together."""
-PLAN_STRIPES = 2000
-"""Examined at a stretch, before others get their turn on the event loop."""
 UNFIT_S = 3.0
 """How long an agent that did not take a shard is not offered another."""
 HEALED_S = 3.0
 """How long an agent may take to say that a shard is not damaged any more."""
 LOOK_ANYWAY_S = 30.0
 LOOK_ANYWAY_DRAINING_S = 2.0
-"""How often all stripes are examined although no agent has come or gone: a writer may have
-taken an agent for dead, or not have heard yet that it is draining."""
+"""How often it plans although no agent has come or gone: a writer may have taken an agent
+for dead, or not have heard yet that it is draining."""
 WATCH_S = 0.25
 """How often it is asked whether an agent that works on a stripe is still up."""
 FAILED_PAUSE_S = 0.1
@@ -119,7 +119,7 @@ class Repairer:
                 log.exception("repair failed")
 
     async def repair(self) -> bool:
-        """Looks once at all stripes and does what can be done; whether anything was."""
+        """Plans once and does what can be done; whether anything was."""
         cluster = self._look()
         key = (self._state.roster_version, cluster.gone, cluster.damaged, cluster.unfit)
         draining = any(agent.draining for agent in cluster.agents.values())
@@ -176,49 +176,42 @@ class Repairer:
         )
 
     async def _plan(self, cluster: Cluster) -> RepairPlan:
-        plan = RepairPlan()
-        for number, id_ in enumerate(list(self._state.ledger.entries)):
-            if number % PLAN_STRIPES == PLAN_STRIPES - 1:
-                await asyncio.sleep(0)
-            entry = self._living(id_)
-            if entry is not None:
-                plan.add(entry.stripe, cluster)
-        return plan
-
-    def _living(self, stripe: str) -> Entry | None:
-        """A stripe that files lie in: what is freed is not worth repairing."""
-        ledger = self._state.ledger
-        return None if stripe in ledger.freed_ms else ledger.entries.get(stripe)
+        steps = survey(self._state.ledger, cluster)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                plan: RepairPlan = done.value
+                return plan
+            await asyncio.sleep(0)  # others get their turn on the event loop
 
     def _tell(self, plan: RepairPlan) -> None:
         progress = self.progress
-        if len(plan.lost) > progress.lost:
-            log.error("stripes lost count=%d first=%s", len(plan.lost), plan.lost[0])
-        progress.lost, progress.stuck = len(plan.lost), len(plan.stuck)
-        progress.waiting = len(plan.waiting)
-        entries = self._state.ledger.entries
+        if plan.lost.stripes > progress.lost:
+            first = next(iter(plan.lost), None)
+            log.error("stripes lost count=%d first=%s", plan.lost.stripes, first)
+        progress.lost, progress.stuck = plan.lost.stripes, plan.stuck.stripes
+        progress.waiting = plan.waiting.stripes
         progress.plan(
-            {
-                id_: entries[id_].stripe.payload_bytes
-                for id_ in (*plan.rebuild, *plan.reshape)
-                if id_ in entries
-            },
+            stripes=plan.rebuild.stripes + plan.reshape.stripes,
+            payload_bytes=plan.rebuild.payload_bytes + plan.reshape.payload_bytes,
             reshaping=not plan.rebuild,
         )
 
     # -- rebuilding -------------------------------------------------------------
 
-    async def _rebuild(self, stripes: Sequence[str]) -> bool:
+    async def _rebuild(self, stripes: Worklist) -> bool:
         """Wave after wave, until each had its turn, agents came or went, or more is lost: that
         may be worse off than what is left here, which may only have to be spread out."""
-        at, roster_version, before = 0, self._state.roster_version, self._look()
+        roster_version, before = self._state.roster_version, self._look()
         advanced = False
+        left = iter(stripes)
         rebuilt: list[_Rebuild] = []
-        while at < len(stripes) and self._state.roster_version == roster_version:
-            if at and self._more_lost(before):
-                break
+        while self._state.roster_version == roster_version and not self._more_lost(before):
             size = self._pacer.wave_stripes(clients_at_work=self._clients_at_work())
-            wave, at = stripes[at : at + size], at + size
+            wave = list(islice(left, size))
+            if not wave:
+                break
             done = await self._paced(self._wave(wave))
             if not done:
                 await asyncio.sleep(FAILED_PAUSE_S)
@@ -257,7 +250,7 @@ class Repairer:
         cluster = self._look()
         jobs: list[tuple[Stripe, dict[int, int]]] = []
         for id_ in stripes:
-            entry = self._living(id_)
+            entry = self._state.ledger.live(id_)
             if entry is None:
                 continue
             self._turn += 1
@@ -283,13 +276,14 @@ class Repairer:
         (result,) = await self._replica.execute(c.MoveShards(tuple(moves)))
         assert isinstance(result, c.Done)
         log.info("shards moved stripes=%d of=%d", result.number, len(moves))
+        entries = self._state.ledger.entries
         made = [
             move
             for move in moves
             if all(self._place_of(move.stripe, index) == place for index, place in move.places)
-            and self._state.ledger.entries[move.stripe].stripe.version > move.version
+            and entries[move.stripe].stripe.version > move.version
         ]
-        self.progress.done(move.stripe for move in made)
+        self.progress.done(entries[move.stripe].stripe.payload_bytes for move in made)
         self._note_healed(made)
         await self._drop_superseded([stripe for stripe, _ in rebuilt])
         return result.number > 0
@@ -363,36 +357,46 @@ class Repairer:
 
     # -- reshaping --------------------------------------------------------------
 
-    async def _reshape(self, stripes: Sequence[str]) -> bool:
+    async def _reshape(self, stripes: Worklist) -> bool:
         """Encodes stripes anew, a few at a time, in the shape that a write gets now."""
         if self._now_s() < self._room_again_s:
-            self.progress.no_room(stripes)
+            self.progress.no_room()
             return False
         roster_version = self._state.roster_version
         advanced = False
-        left = list(stripes)
-        while left and self._state.roster_version == roster_version:
+        left = iter(stripes)
+        while self._state.roster_version == roster_version:
             if len(self._roster.takers()) < len(self._look().takers):
                 break  # a writer that suspects an agent would make them narrower than need be
-            chosen: set[str] = set()
-            records: dict[int, FileRecord] = {}
-            size = 0
-            while left and size < REWRITE_BYTES_MAX and len(records) < REWRITE_FILES_MAX:
-                entry = self._living(left.pop(0))
-                if entry is not None:
-                    chosen.add(entry.stripe.id)
-                    records |= {id_: self._state.files[id_].record for id_ in entry.files}
-                    size += entry.live_bytes
+            chosen, records = self._to_reshape(left)
+            if not chosen:
+                break
             try:
-                moved = await self._paced(self._rewrite(list(records.values()), chosen))
+                moved = await self._paced(self._rewrite(list(records.values()), {*chosen}))
             except CapacityExceeded as error:
-                log.warning("no room to encode stripes anew count=%d error=%s", len(left), error)
+                log.warning("no room to encode stripes anew error=%s", error)
                 self._room_again_s = self._now_s() + NO_ROOM_S
-                self.progress.no_room(stripes)
+                self.progress.no_room()
                 break
             advanced = advanced or moved
-            self.progress.done(chosen)
+            self.progress.done(chosen.values())
         return advanced
+
+    def _to_reshape(self, left: Iterator[str]) -> tuple[dict[str, int], dict[int, FileRecord]]:
+        """The next few stripes, with their bytes of payload, and the files in them."""
+        chosen: dict[str, int] = {}
+        records: dict[int, FileRecord] = {}
+        size = 0
+        for id_ in left:
+            entry = self._state.ledger.live(id_)
+            if entry is None:
+                continue
+            chosen[id_] = entry.stripe.payload_bytes
+            records |= {file: self._state.files[file].record for file in entry.files}
+            size += entry.live_bytes
+            if size >= REWRITE_BYTES_MAX or len(records) >= REWRITE_FILES_MAX:
+                break
+        return chosen, records
 
     async def _rewrite(self, records: list[FileRecord], stripes: set[str]) -> bool:
         try:

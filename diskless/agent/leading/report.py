@@ -1,6 +1,5 @@
 """What `diskless status` says: a `ClusterStatus`, made by the leader."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 
 from diskless.agent.leading.repairer import Repairer
@@ -11,11 +10,12 @@ from diskless.model import (
     AgentStatus,
     ClusterStatus,
     LogStatus,
-    Place,
+    LoopLag,
     StripeCounts,
     VoterStatus,
     slot_name,
 )
+from diskless.namespace.health import Tally, hosts_to_lose
 from diskless.namespace.state import NamespaceState
 
 RATE_WINDOW_MS = 5000
@@ -44,39 +44,33 @@ class Reporter:
         self._repairer = repairer
         self._homeless = homeless
         self._now_ms = now_ms
-        self._health_key: tuple[object, ...] = ()
-        self._health: dict[str, int] = {}
-        self._placed: Counter[int] = Counter()
 
     @property
     def _state(self) -> NamespaceState:
         return self._replica.state
 
     def report(self) -> ClusterStatus:
-        settings, state = self._settings, self._state
-        health = self._stripe_health()
+        settings, state, k = self._settings, self._state, self._settings.parity_shards
+        tally = self._tally()
         return ClusterStatus(
             name=settings.name,
             cluster_id=self._cluster_id,
             data_shards=settings.data_shards,
             parity_shards=settings.parity_shards,
             leader=slot_name(self._slot),
-            margin=min(health["margin"], self._voter_margin()),
-            margin_hosts=min(health["margin_hosts"], self._voter_margin_hosts()),
+            margin=min(tally.margin(k), self._voter_margin()),
+            margin_hosts=min(tally.margin_hosts(k), self._voter_margin_hosts()),
             view=self._replica.view,
             voters=self._voters(),
             log=self._log(),
             commits_per_s=self._commits_per_s(),
             agents=[self._agent(slot) for slot in range(self._slots())],
             unhosted=self._unhosted(),
-            stripes=StripeCounts(
-                total=health["total"],
-                healthy=health["healthy"],
-                degraded=health["degraded"],
-                lost=health["lost"],
-            ),
+            stripes=StripeCounts(**tally.standings),
+            loop_lag=_lag(self._pulses.get(self._slot)),
             repair=self._repairer.progress.report(),
-            files=len(state.files),
+            files=state.tree.files,
+            files_unswept=state.doomed.files,
             directories=state.tree.directories,
             bytes_logical=state.bytes_logical,
             bytes_stored=state.ledger.stored_bytes + settings.voters * state.bytes_inline,
@@ -122,7 +116,7 @@ class Reporter:
     def _voter_margin_hosts(self) -> int:
         """As that, in hosts: the namespace, and all inline bytes, are lost with its voters."""
         needed = self._settings.parity_shards + 1
-        return max(_hosts_to_lose(self._voter_hosts(), needed), 0)
+        return max(hosts_to_lose(self._voter_hosts(), needed), 0)
 
     def _voter_hosts(self) -> list[str]:
         """Where the voters are that live and have their memory."""
@@ -160,62 +154,17 @@ class Reporter:
             shards=pulse.shards if pulse else 0,
             bytes_used=pulse.bytes_used if pulse else 0,
             bytes_max=self._settings.memory_bytes,
-            shards_placed=self._placed[slot],
+            shards_placed=self._state.health.shards_placed[slot],
+            loop_lag=_lag(pulse),
         )
 
-    def _stripe_health(self) -> dict[str, int]:
-        """Counted anew only when stripes or agents have changed."""
-        key = (
-            self._state.ledger.changes,
-            self._state.roster_version,
-            self._repairer.damaged(),
-        )
-        if key != self._health_key:
-            self._health = self._count()
-            self._health_key = key
-        return self._health
-
-    def _count(self) -> dict[str, int]:
-        hosts = {
-            Place(agent.slot, agent.incarnation): agent.host
-            for agent in self._state.agents.values()
-            if agent.up
-        }
-        ledger, k = self._state.ledger, self._settings.parity_shards
-        damaged = self._repairer.damaged()
-        count = {"total": 0, "healthy": 0, "degraded": 0, "lost": 0}
-        margin = margin_hosts = k
-        self._placed.clear()
-        for id_, entry in ledger.entries.items():
-            if id_ in ledger.freed_ms:
-                continue
-            stripe = entry.stripe
-            self._placed.update(place.slot for place in stripe.places)
-            on = [
-                hosts[place]
-                for index, place in enumerate(stripe.places)
-                if place in hosts and (not damaged or (id_, index) not in damaged)
-            ]
-            spare = len(on) - stripe.data_shards
-            count["total"] += 1
-            count[
-                "lost" if spare < 0 else "healthy" if spare >= stripe.parity_shards else "degraded"
-            ] += 1
-            margin = min(margin, spare)
-            margin_hosts = min(margin_hosts, _hosts_to_lose(on, stripe.data_shards))
-        return count | {"margin": max(margin, -1), "margin_hosts": margin_hosts}
+    def _tally(self) -> Tally:
+        """All stripes, counted, with the damage that agents have reported."""
+        ledger, damaged = self._state.ledger, self._repairer.damaged()
+        self._state.health.settle()
+        ill = ledger.live_among(stripe for stripe, _ in damaged)
+        return self._state.health.tally(damaged, ((entry.group, entry.stripe) for entry in ill))
 
 
-def _hosts_to_lose(shard_hosts: list[str], needed: int) -> int:
-    """How many hosts may die at once, the worst first, with `needed` of these left; -1 if
-    they are too few already."""
-    if len(shard_hosts) < needed:
-        return -1
-    sizes = sorted((shard_hosts.count(host) for host in set(shard_hosts)), reverse=True)
-    left, lost = len(shard_hosts), 0
-    for size in sizes:
-        left -= size
-        if left < needed:
-            break
-        lost += 1
-    return lost
+def _lag(pulse: Pulse | None) -> LoopLag:
+    return pulse.loop_lag if pulse is not None else LoopLag()

@@ -1,0 +1,125 @@
+"""The model of what the indices keep up to date: everything counted from scratch, each
+stripe and shard for itself."""
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+from diskless.model import AgentInfo, Place, Stripe
+from diskless.namespace.ledger import Ledger
+from diskless.namespace.sparse import BUCKETS
+from diskless.namespace.state import NamespaceState
+from diskless.namespace.survey import survey
+from diskless.repair import Cluster, RepairPlan, ShardName, plan_repair
+
+
+def hosts_left(shard_hosts: list[str], needed: int) -> int:
+    """How many hosts may die: takes the fullest, again and again."""
+    lost = -1
+    left = list(shard_hosts)
+    while len(left) >= needed:
+        lost += 1
+        if not left:
+            break
+        worst = max(set(left), key=left.count)
+        left = [host for host in left if host != worst]
+    return lost
+
+
+def live_stripes(ledger: Ledger) -> list[Stripe]:
+    return [e.stripe for id_, e in ledger.entries.items() if id_ not in ledger.freed_ms]
+
+
+def recount(state: NamespaceState, damaged: Collection[ShardName] = ()) -> dict[str, Any]:
+    here = {
+        Place(agent.slot, agent.incarnation): agent.host
+        for agent in state.agents.values()
+        if agent.up
+    }
+    standings = {"total": 0, "healthy": 0, "degraded": 0, "lost": 0}
+    margins, margins_hosts = [99], [99]
+    placed: Counter[int] = Counter()
+    for stripe in live_stripes(state.ledger):
+        placed.update(place.slot for place in stripe.places)
+        on = [
+            here[place]
+            for index, place in enumerate(stripe.places)
+            if place in here and (stripe.id, index) not in damaged
+        ]
+        spare = len(on) - stripe.data_shards
+        standings["total"] += 1
+        standings[
+            "lost" if spare < 0 else "healthy" if spare >= stripe.parity_shards else "degraded"
+        ] += 1
+        margins.append(max(spare, -1))
+        margins_hosts.append(hosts_left(on, stripe.data_shards))
+    return {
+        "standings": standings,
+        "margin": min(margins),
+        "margin_hosts": min(margins_hosts),
+        "placed": dict(placed),
+    }
+
+
+def counted(state: NamespaceState, damaged: Collection[ShardName] = ()) -> dict[str, Any]:
+    """The same from the indices."""
+    ill = state.ledger.live_among(stripe for stripe, _ in damaged)
+    tally = state.health.tally(damaged, ((entry.group, entry.stripe) for entry in ill))
+    return {
+        "standings": tally.standings,
+        "margin": tally.margin(99),
+        "margin_hosts": tally.margin_hosts(99),
+        "placed": {slot: n for slot, n in state.health.shards_placed.items() if n},
+    }
+
+
+def planned(ledger: Ledger, cluster: Cluster) -> RepairPlan:
+    """The plan from the indices, all its steps at once."""
+    steps = survey(ledger, cluster)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            plan: RepairPlan = done.value
+            return plan
+
+
+def lists_of(plan: RepairPlan) -> dict[str, Any]:
+    lists = {
+        "lost": plan.lost, "waiting": plan.waiting, "stuck": plan.stuck,
+        "rebuild": plan.rebuild, "reshape": plan.reshape,
+    }  # fmt: skip
+    return {
+        name: (list(stripes), stripes.stripes, stripes.payload_bytes)
+        for name, stripes in lists.items()
+    }
+
+
+def check_plan(ledger: Ledger, cluster: Cluster) -> None:
+    model = plan_repair(live_stripes(ledger), cluster)
+    assert lists_of(planned(ledger, cluster)) == lists_of(model)
+
+
+def check_sparse(ledger: Ledger) -> None:
+    """Every stripe that is partly dead is there, sparsest first up to a bucket."""
+    shares = {
+        entry.stripe.id: entry.live_bytes / entry.stripe.payload_bytes
+        for entry in ledger.entries.values()
+        if 0 < entry.live_bytes < entry.stripe.payload_bytes
+    }
+    found = list(ledger.partly_dead.sparsest(lambda group: True))
+    assert sorted(id_ for _, id_ in found) == sorted(shares)
+    assert all(least <= shares[id_] < least + 1 / BUCKETS for least, id_ in found)
+    assert [least for least, _ in found] == sorted(least for least, _ in found)
+    readable = {id_ for _, id_ in ledger.partly_dead.sparsest(ledger.health.is_readable)}
+    assert readable == {
+        id_ for id_ in shares if ledger.health.is_readable(ledger.entries[id_].group)
+    }
+
+
+def cluster_of(
+    agents: dict[int, AgentInfo], *, data_shards: int, parity_shards: int, **more: Any
+) -> Cluster:
+    return Cluster(
+        agents=dict(agents), data_shards=data_shards, parity_shards=parity_shards, **more
+    )

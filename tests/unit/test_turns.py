@@ -1,0 +1,334 @@
+"""No step of the loop is proportional to the state: work is counted at two sizes.
+
+A turn of the event loop may take 20 ms. A line of Python takes about 0.1 µs, so no step may
+run more than `LINES_MAX` of them, and with five times the state it must not run more than
+with one: what holds for both sizes here holds for a million files and 250,000 stripes.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from diskless.agent.leading.janitor import REAP_STRIPES_MAX, SWEEP_ENTRIES
+from diskless.model import Extent, Place, Stripe
+from diskless.namespace import commands as c
+from diskless.namespace import snapshot as s
+from diskless.namespace.health import SETTLE_GROUPS
+from diskless.namespace.state import NamespaceState
+from diskless.namespace.survey import survey
+from diskless.repair import Cluster, RepairPlan
+from tests.unit.recount import counted, recount
+from tests.unit.test_namespace_world import agent_up
+from tests.unit.work import Work, work_of, worst
+
+SMALL, LARGE = 3000, 15_000
+AGENTS, M, K = 8, 4, 2
+LINES_MAX = 100_000
+SLACK = 1.1
+"""Tables that double and trees that grow by a level are allowed."""
+FILES_IN_STRIPE = 2
+HALF = 1000
+
+
+class Big:
+    """A state with `size` stripes of two files each, and as many small files in one
+    directory. Every fourth stripe has lost one of its files."""
+
+    def __init__(self, size: int, *, scattered: bool = False) -> None:
+        """Shards are placed in rotation; or `scattered`, so that hardly two stripes lie alike."""
+        self.size = size
+        self.agents = 40 if scattered else AGENTS
+        self.state = NamespaceState()
+        for slot in range(self.agents):
+            self.apply(agent_up(slot, host=f"host-{slot}"))
+        self.session = self.apply(c.OpenSession())[0].number
+        self.sequence = 0
+        for number in range(size):
+            self.put_stripe(number, self.places(number, scattered))
+        for first in range(0, size, 500):
+            self.put(*(c.NewFile(f"/flat/{n}", 1, n, b"1") for n in range(first, first + 500)))
+        for number in range(0, size, 4):
+            self.delete(f"/deep/{number % 50}/{number}-0")
+
+    def places(self, number: int, scattered: bool) -> tuple[Place, ...]:
+        if not scattered:
+            return tuple(Place((number + i) % self.agents, 1) for i in range(M + K))
+        slots: dict[int, None] = {}
+        mixed = number + 1
+        while len(slots) < M + K:
+            mixed = mixed * 6364136223846793005 + 1442695040888963407 & (1 << 64) - 1
+            slots[(mixed >> 33) % self.agents] = None
+        return tuple(Place(slot, 1) for slot in slots)
+
+    def put_stripe(self, number: int, places: tuple[Place, ...]) -> None:
+        stripe = Stripe(f"0.1.{number + 1}", M, K, FILES_IN_STRIPE * HALF, places)
+        files = (
+            c.NewFile(
+                f"/deep/{number % 50}/{number}-{part}",
+                HALF,
+                number,
+                None,
+                (Extent(stripe.id, part * HALF, HALF),),
+            )
+            for part in range(FILES_IN_STRIPE)
+        )
+        self.put(*files, stripes=(stripe,))
+
+    def apply(self, command: c.Command) -> tuple[Any, ...]:
+        results = self.state.apply(command, now_ms=1000)
+        assert all(isinstance(result, c.Done) for result in results), results
+        return results
+
+    def next_sequence(self) -> int:
+        self.sequence += 1
+        return self.sequence
+
+    def put(self, *files: c.NewFile, stripes: tuple[Stripe, ...] = ()) -> None:
+        self.apply(c.Commit(stripes, (c.Put(self.session, self.next_sequence(), False, files),)))
+
+    def delete(self, path: str, *, recursive: bool = False) -> None:
+        self.apply(c.Delete(self.session, self.next_sequence(), path, recursive))
+
+    def cluster(self, **more: Any) -> Cluster:
+        return Cluster(agents=dict(self.state.agents), data_shards=M, parity_shards=K, **more)
+
+
+@cache
+def snapshot_of(size: int, scattered: bool) -> list[bytes]:
+    return list(s.snapshot(Big(size, scattered=scattered).state))
+
+
+def big(size: int, *, scattered: bool = False) -> Big:
+    """Of its own, for a test that changes it: built once and copied."""
+    copy = Big(0)
+    copy.size, copy.agents = size, 40 if scattered else AGENTS
+    copy.state = NamespaceState()
+    restorer = s.Restorer(copy.state)
+    for chunk in snapshot_of(size, scattered):
+        restorer.take(chunk)
+    copy.session = copy.apply(c.OpenSession())[0].number
+    copy.sequence = 0
+    return copy
+
+
+def check(
+    step: Callable[[Big], Work], *, scattered: bool = False, tables_grow: bool = False
+) -> None:
+    """The step takes as much work in a large state as in a small one, and little. If tables
+    grow meanwhile, Python copies them."""
+    small, large = (step(big(size, scattered=scattered)) for size in (SMALL, LARGE))
+    assert large.lines <= LINES_MAX
+    assert large.lines <= SLACK * small.lines + 500
+    copied = large.peak_bytes > SLACK * small.peak_bytes + 50_000
+    assert tables_grow or not copied, "something is copied whole"
+
+
+def drained(steps: Iterator[Any]) -> list[Work]:
+    """The work of each step of an iterator."""
+    found: list[Work] = []
+    more = True
+
+    def step() -> None:
+        nonlocal more
+        more = next(steps, drained) is not drained
+
+    while more:
+        found.append(work_of(step))
+    return found
+
+
+def test_the_meter_sees_loops_and_copies() -> None:
+    """Else none of the tests here could fail."""
+    with pytest.raises(AssertionError):
+        check(lambda one: work_of(lambda: recount_by_stripe(one.state)))
+    with pytest.raises(AssertionError):
+        check(lambda one: work_of(lambda: sorted(one.state.files)))
+
+
+def recount_by_stripe(state: NamespaceState) -> int:
+    """What a report must not do: ask about each stripe."""
+    return sum(len(state.locate([id_])) for id_ in state.ledger.entries)
+
+
+def test_a_report_reads_counters() -> None:
+    def status(one: Big) -> Work:
+        state = one.state
+        return work_of(lambda: (counted(state), state.tree.files, state.bytes_logical))
+
+    check(status)
+    check(status, scattered=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        c.AgentDown(1, 1),
+        agent_up(1, "another life", host="host-1"),
+        agent_up(1, "first", host="elsewhere"),
+        c.Drain(1, True),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_an_agent_that_comes_or_goes_costs_what_lies_alike(change: c.Command) -> None:
+    check(lambda one: work_of(lambda: one.apply(change)))
+
+
+def test_an_agent_that_goes_costs_no_more_than_a_slice_if_nothing_lies_alike() -> None:
+    """And the margin is a promise that can be kept at every moment until all is judged."""
+    one = big(LARGE, scattered=True)
+    groups = one.state.health.groups
+    assert groups > LARGE / 2, "hardly two lie alike"
+    work = work_of(lambda: one.apply(c.AgentDown(1, 1)))
+    truth = recount(one.state)
+    slices = 0
+    assert work.lines <= LINES_MAX
+    while not one.state.health.settle():
+        slices += 1
+        assert counted(one.state)["margin"] <= truth["margin"]
+        assert counted(one.state)["margin_hosts"] <= truth["margin_hosts"]
+    assert slices >= groups * (M + K) // one.agents // SETTLE_GROUPS - 1
+    assert counted(one.state) == truth
+    one.apply(c.AgentDown(2, 1))
+    assert work_of(one.state.health.settle).lines <= LINES_MAX
+
+
+def plan_steps(one: Big, cluster: Cluster) -> tuple[list[Work], RepairPlan]:
+    plans: list[RepairPlan] = []
+
+    def run() -> Iterator[None]:
+        plans.append((yield from survey(one.state.ledger, cluster)))
+
+    return drained(run()), plans[0]
+
+
+def test_with_all_well_a_plan_looks_at_nothing() -> None:
+    for scattered in (False, True):
+        check(lambda one: worst(plan_steps(one, one.cluster())[0]), scattered=scattered)
+
+
+def test_a_plan_is_made_in_slices_and_costs_what_is_ill() -> None:
+    def step(one: Big) -> Work:
+        one.apply(c.AgentDown(1, 1))
+        steps, plan = plan_steps(one, one.cluster(gone={1}))
+        assert plan.rebuild.stripes == one.size * (M + K) // one.agents
+        return worst(steps)
+
+    check(step)
+    large = big(LARGE, scattered=True)
+    large.apply(c.AgentDown(1, 1))
+    steps, plan = plan_steps(large, large.cluster(gone={1}))
+    assert worst(steps).lines <= LINES_MAX
+    assert len(steps) > 10
+    assert 0 < plan.rebuild.stripes < large.size / 4
+
+
+def test_the_next_stripe_of_a_plan_costs_a_block_of_them() -> None:
+    def step(one: Big) -> Work:
+        one.apply(c.AgentDown(1, 1))
+        stripes = iter(plan_steps(one, one.cluster(gone={1}))[1].rebuild)
+        return worst([work_of(lambda: next(stripes)) for _ in range(2000)])
+
+    check(step)
+
+
+def test_choosing_what_to_repack_costs_what_is_chosen() -> None:
+    def step(one: Big) -> Work:
+        ledger = one.state.ledger
+        sparse = ledger.partly_dead.sparsest(ledger.health.is_readable)
+        return work_of(lambda: list(islice(sparse, 10)))
+
+    check(step)
+    check(step, scattered=True)
+
+
+def test_what_cannot_be_read_does_not_stand_in_the_way_of_what_is_repacked() -> None:
+    def step(one: Big) -> Work:
+        for slot in (0, 1, 2):  # of rotation, all but the stripes on 3 to 7 and beyond
+            one.apply(c.AgentDown(slot, 1))
+        ledger = one.state.ledger
+        found: list[Any] = []
+        work = work_of(
+            lambda: found.extend(islice(ledger.partly_dead.sparsest(ledger.health.is_readable), 5))
+        )
+        assert len(found) == 5
+        return work
+
+    check(step)
+
+
+@pytest.mark.parametrize("path", ["/flat", "/deep", "/"])
+def test_a_recursive_delete_detaches_and_leaves_the_rest_to_sweeps(path: str) -> None:
+    def delete(one: Big) -> Work:
+        return work_of(lambda: one.delete(path, recursive=True))
+
+    def sweep(one: Big) -> Work:
+        one.delete(path, recursive=True)
+        found = [work_of(lambda: one.apply(c.Sweep(SWEEP_ENTRIES))) for _ in range(2)]
+        assert one.state.doomed
+        return worst(found)
+
+    check(delete)
+    check(sweep)
+
+
+@pytest.mark.parametrize("path", ["/", "/flat", "/deep"])
+def test_a_summary_is_read_and_not_counted(path: str) -> None:
+    check(lambda one: work_of(lambda: one.state.summary(path)))
+
+
+def test_a_chunk_of_a_snapshot_costs_a_chunk() -> None:
+    check(lambda one: worst(list(islice(drained(s.snapshot(one.state)), 400))))
+
+
+def test_a_chunk_of_a_snapshot_is_taken_in_at_the_cost_of_a_chunk() -> None:
+    """Also all that the state keeps up to date: a new leader begins with it."""
+
+    def step(one: Big) -> Work:
+        restorer = s.Restorer(NamespaceState())
+        return worst([work_of(lambda c=c: restorer.take(c)) for c in s.snapshot(one.state)])
+
+    check(step, tables_grow=True)
+
+
+def test_a_new_leader_has_all_it_needs() -> None:
+    """Its first report and its first plan come from what it applied or restored."""
+
+    def step(one: Big) -> Work:
+        one.apply(c.AgentDown(1, 1))
+        copy = NamespaceState()
+        restorer = s.Restorer(copy)
+        for chunk in s.snapshot(one.state):
+            restorer.take(chunk)
+        one.state = copy
+        report = work_of(lambda: counted(copy))
+        assert counted(copy) == recount(copy)
+        return worst([report, *plan_steps(one, one.cluster(gone={1}))[0]])
+
+    check(step)
+
+
+def test_commits_and_reaps_cost_what_they_name() -> None:
+    def commit(one: Big) -> Work:
+        puts = tuple(
+            c.Put(one.session, one.next_sequence(), False, (c.NewFile(f"/flat/x{n}", 1, n, b"1"),))
+            for n in range(512)
+        )
+        return work_of(lambda: one.apply(c.Commit((), puts)))
+
+    def reap(one: Big) -> Work:
+        one.delete("/deep", recursive=True)
+        while len(one.state.ledger.freed_ms) < REAP_STRIPES_MAX:
+            one.apply(c.Sweep(SWEEP_ENTRIES))
+        due = tuple(islice(one.state.ledger.freed_ms, REAP_STRIPES_MAX))
+        return work_of(lambda: one.apply(c.Reap(due)))
+
+    def rename(one: Big) -> Work:
+        command = c.Rename(one.session, one.next_sequence(), "/flat", "/deep/flat", False)
+        return work_of(lambda: one.apply(command))
+
+    check(commit, tables_grow=True)
+    check(reap, tables_grow=True)
+    check(rename)
