@@ -28,7 +28,7 @@ class Timing:
     def skew_ms(self) -> int:
         """How much a machine's clocks may disagree before a leader there gives its lease up:
         more than a busy one takes from reading the first to reading the second."""
-        return max(self.lease_ms // 20, 5)
+        return max(self.lease_ms // 20, 2)
 
     @property
     def read_ms(self) -> int:
