@@ -139,7 +139,7 @@ class AgentInfo(Struct, frozen=True):
     pid: int
     up: bool = True
     down_ms: int = 0
-    """Since when it is down, by the log's time; 0 while it is up."""
+    """Since when it is down, by the log's elapsed time; 0 while it is up."""
     draining: bool = False
     """It gets no new shards, and those that it has are moved elsewhere."""
 

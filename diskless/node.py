@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,9 +47,13 @@ log = logging.getLogger(__name__)
 GATEWAY_PORTS = range(20_000, 32_000)
 
 
+def read_wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
-    """What an agent is told when it starts."""
+    """What an agent is told when it starts, and its wall clock."""
 
     cluster: ClusterSettings
     cluster_id: str
@@ -62,6 +66,7 @@ class NodeSettings:
     node: str = ""
     seeds: Mapping[int, str] = field(default_factory=dict)
     """gRPC addresses of other slots, as far as they are known."""
+    wall_ms: Callable[[], int] = read_wall_ms
 
 
 def gateway_port(cluster_id: str, slot: int) -> int:
@@ -106,7 +111,7 @@ class Node:
             roster=self.roster,
             peers=self.peers,
             lead=self._lead,
-            now_ms=_now_ms,
+            wall_ms=self.settings.wall_ms,
         )
         self.peers.on_broken = self.replica.stream_broke
         self.namespace = Router(
@@ -217,7 +222,6 @@ class Node:
             reader=self.reader,
             hosts=self._hosts,
             inline_room=self._has_inline_room,
-            now_ms=_now_ms,
             now_s=time.monotonic,
         )
         leader.begin()
@@ -318,7 +322,3 @@ class Node:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("background work ended slot=%s", slot_name(self.slot), exc_info=error)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

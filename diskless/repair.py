@@ -65,9 +65,9 @@ def condition(
     return Condition.MISSING if where.slot in gone else Condition.AWAY
 
 
-def overdue(agents: Mapping[int, AgentInfo], *, now_ms: int, delay_s: float) -> frozenset[int]:
+def overdue(agents: Mapping[int, AgentInfo], *, elapsed_ms: int, delay_s: float) -> frozenset[int]:
     """The slots of agents that have been down for so long that they are given up."""
-    latest_ms = now_ms - 1000 * delay_s
+    latest_ms = elapsed_ms - 1000 * delay_s
     return frozenset(
         slot for slot, agent in agents.items() if not agent.up and agent.down_ms <= latest_ms
     )

@@ -59,14 +59,14 @@ class Replica:
         roster: Roster,
         peers: VoterPeers,
         lead: Callable[[], Leadership],
-        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
     ) -> None:
         """`lead` begins what a leader does."""
         self.slot = slot
         self.voters = settings.voters
         self._roster = roster
         self._peers = peers
-        self._now_ms = now_ms
+        self._wall_ms = wall_ms
         self._voter: vr.Replica | None = None
         if slot < self.voters:
             self._voter = vr.Replica(
@@ -95,7 +95,7 @@ class Replica:
     @property
     def rules(self) -> bool:
         """Whether it leads, and a majority follows: nobody else can have been elected yet."""
-        return self._voter is not None and self._voter.read_allowed(_clock_ms())
+        return self._voter is not None and self._read_allowed(self._voter)
 
     @property
     def leader(self) -> int | None:
@@ -128,6 +128,10 @@ class Replica:
     def recovered(self) -> bool:
         """Whether this agent's voter, if it has one, takes part."""
         return self._voter is None or self._voter.status is vr.Status.NORMAL
+
+    def elapsed_ms(self) -> int:
+        """The log's elapsed time by now: what waits are measured by, on the leader."""
+        return self._voter.elapsed_ms(_clock_ms()) if self._voter is not None else 0
 
     def status(self) -> vr.ReplicaStatus | None:
         return self._voter.report(_clock_ms()) if self._voter is not None else None
@@ -164,7 +168,7 @@ class Replica:
             return
         while True:
             await asyncio.sleep(TICK_S)
-            self._do(self._voter.tick(_clock_ms()))
+            self._do(self._voter.tick(_clock_ms(), wall_ms=self._wall_ms()))
 
     def close(self) -> None:
         """Takes no part any more, as if the process had ended."""
@@ -187,7 +191,8 @@ class Replica:
             decoded = messages.decode(message)
         except msgspec.DecodeError as error:
             raise BadRequest(f"malformed message of {slot_name(sender)}: {error}") from None
-        self._do(self._voter.receive(sender, decoded, _clock_ms()))
+        now_ms = _clock_ms()
+        self._do(self._voter.receive(sender, decoded, now_ms, wall_ms=self._wall_ms()))
 
     def stream_broke(self, slot: int, address: str) -> None:
         """A stream to a voter ended: if the next one does at once, nobody is there."""
@@ -223,7 +228,7 @@ class Replica:
         self._requests[request] = future
         try:
             started_s = time.monotonic()
-            self._do(self._voter.submit(request, encoded, _clock_ms(), wall_ms=self._now_ms()))
+            self._do(self._voter.submit(request, encoded, _clock_ms(), wall_ms=self._wall_ms()))
             results = await future
         finally:
             self._requests.pop(request, None)
@@ -242,7 +247,7 @@ class Replica:
         answer = self._answer(query)
         assert self._voter is not None
         # After reading, so that a pause in between cannot make the answer stale.
-        if not self._voter.read_allowed(_clock_ms()):
+        if not self._read_allowed(self._voter):
             raise self._no_quorum() or NotLeader(
                 f"{slot_name(self.slot)} has lost touch with the other voters"
             )
@@ -255,6 +260,10 @@ class Replica:
         if isinstance(query, q.Events):
             return self.events.after(query.after_op, limit=query.limit)
         return q.answer(self.state, query)
+
+    def _read_allowed(self, voter: vr.Replica) -> bool:
+        # The monotonic clock first: a pause between the two readings costs the lease.
+        return voter.read_allowed(_clock_ms(), wall_ms=self._wall_ms())
 
     def _not_leader(self) -> DisklessError:
         leader = self.leader
@@ -339,7 +348,7 @@ def _timing(failure_timeout_s: float) -> vr.Timing:
 
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""It goes on while the machine sleeps, so that a lease ends then too."""
+"""CLOCK_MONOTONIC, and it goes on while the machine sleeps, so that a lease ends then too."""
 
 
 def _clock_ms() -> int:

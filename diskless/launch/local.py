@@ -10,7 +10,7 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -20,7 +20,7 @@ import uvloop
 from diskless.client.client import Client, connect
 from diskless.client.descriptor import Descriptor, remove, save
 from diskless.config import ClusterSettings
-from diskless.node import Node, NodeSettings
+from diskless.node import Node, NodeSettings, read_wall_ms
 from diskless.protocol.messages import Peer
 
 START_TIMEOUT_S = 30.0
@@ -33,14 +33,20 @@ class LocalCluster:
     """Agents on an event loop in a background thread. Use it in a `with` block."""
 
     def __init__(
-        self, settings: ClusterSettings, *, hosts: Mapping[int, str] | None = None
+        self,
+        settings: ClusterSettings,
+        *,
+        hosts: Mapping[int, str] | None = None,
+        wall_clocks: Mapping[int, Callable[[], int]] | None = None,
     ) -> None:
-        """`hosts` names the failure domain of slots; by default all share one."""
+        """`hosts` names the failure domain of slots; by default all share one. `wall_clocks`
+        are read, in milliseconds, by slots whose wall clock is not the machine's."""
         self.settings = settings.validate()
         self.secret = secrets.token_hex(16)
         self.cluster_id = secrets.token_hex(8)
         self.nodes: dict[int, Node] = {}
         self._hosts = dict(hosts or {})
+        self._wall_clocks = dict(wall_clocks or {})
         self._dir = Path(tempfile.mkdtemp(prefix="diskless-"))
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -137,6 +143,7 @@ class LocalCluster:
                 failure_domain=self._hosts.get(slot, "localhost"),
                 node="local",
                 seeds={other: node.address for other, node in self.nodes.items()},
+                wall_ms=self._wall_clocks.get(slot, read_wall_ms),
             )
         )
         await node.start()

@@ -119,6 +119,13 @@ class Drain(_Command, frozen=True, tag=True, array_like=True):
     draining: bool
 
 
+class Doubt(_Command, frozen=True, tag=True, array_like=True):
+    """Unfinished stripes of these writers' lives, (slot, incarnation), which are over, lie
+    about: from now on it is counted how long nobody has gone on with them."""
+
+    writers: tuple[tuple[int, int], ...]
+
+
 class Fence(_Command, frozen=True, tag=True, array_like=True):
     """From now on no commit may define a stripe of this writer numbered under `below`."""
 
@@ -165,6 +172,7 @@ Command = (
     | Delete
     | Relocate
     | MoveShards
+    | Doubt
     | Fence
     | Reap
     | Sweep

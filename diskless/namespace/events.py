@@ -40,11 +40,22 @@ class _Reaped(NamedTuple):
     stripes: int
 
 
+class _Doubted(NamedTuple):
+    writers: int
+
+
 _Small = (
     c.OpenSession | c.Mkdirs | c.Rename | c.Delete | c.Fence | c.AgentUp | c.AgentDown | c.Drain
 )
-_What = _Put | _Relocated | _Repaired | _Reaped | _Small
-_Note = tuple[int, int, _What, c.Result]
+_What = _Put | _Relocated | _Repaired | _Reaped | _Doubted | _Small
+
+
+class _Note(NamedTuple):
+    op: int
+    time_ms: int
+    elapsed_ms: int
+    what: _What
+    result: c.Result
 
 
 class EventLog:
@@ -52,40 +63,38 @@ class EventLog:
         self._notes: deque[_Note] = deque(maxlen=EVENTS_MAX)
 
     def note(
-        self, op: int, time_ms: int, command: c.Command, results: tuple[c.Result, ...]
+        self,
+        op: int,
+        command: c.Command,
+        results: tuple[c.Result, ...],
+        *,
+        time_ms: int,
+        elapsed_ms: int,
     ) -> None:
-        match command:
-            case c.Commit():
-                for put, result in zip(command.puts, results, strict=True):
-                    self._notes.append((op, time_ms, _summary(put.files), result))
-            case c.Relocate():
-                moved = _Relocated(len(command.moves), len(command.stripes))
-                self._notes.append((op, time_ms, moved, results[0]))
-            case c.MoveShards(moves):
-                repaired = _Repaired(len(moves), sum(len(move.places) for move in moves))
-                self._notes.append((op, time_ms, repaired, results[0]))
-            case c.Reap():
-                self._notes.append((op, time_ms, _Reaped(len(command.stripes)), results[0]))
-            case c.Sweep():
-                pass  # The delete has been noted, and many of these follow a large one.
-            case _:
-                self._notes.append((op, time_ms, command, results[0]))
+        if isinstance(command, c.Sweep):
+            return  # The delete has been noted, and many of these follow a large one.
+        if isinstance(command, c.Commit):
+            whats: list[_What] = [_summary(put.files) for put in command.puts]
+        else:
+            whats = [_shortened(command)]
+        for what, result in zip(whats, results, strict=True):
+            self._notes.append(_Note(op, time_ms, elapsed_ms, what, result))
 
     def after(self, op: int, *, limit: int) -> list[Event]:
         """The newest events of later ops, `limit` at most, oldest first."""
-        newest = [note for note in islice(self._newest_first(), max(limit, 0)) if note[0] > op]
-        return [_event(*note) for note in reversed(newest)]
+        newest = [note for note in islice(self._newest_first(), max(limit, 0)) if note.op > op]
+        return [_event(note) for note in reversed(newest)]
 
-    def per_second(self, *, now_ms: int, window_ms: int) -> float:
+    def per_second(self, *, elapsed_ms: int, window_ms: int) -> float:
         """How many there were each second lately, as far back as is remembered."""
-        since_ms = now_ms - window_ms
+        since_ms = elapsed_ms - window_ms
         count = 0
-        for _, time_ms, _, _ in self._newest_first():
-            if time_ms <= since_ms:
+        for note in self._newest_first():
+            if note.elapsed_ms <= since_ms:
                 break
             count += 1
         if count == EVENTS_MAX:  # The window reaches back further than memory does.
-            window_ms = max(now_ms - self._notes[0][1], 1)
+            window_ms = max(elapsed_ms - self._notes[0].elapsed_ms, 1)
         return count * 1000 / window_ms
 
     def _newest_first(self) -> Iterator[_Note]:
@@ -98,13 +107,30 @@ def _summary(files: tuple[c.NewFile, ...]) -> _Put:
     return _Put(files[0].path if files else "", len(files), sum(file.size for file in files))
 
 
-def _event(op: int, time_ms: int, what: _What, result: c.Result) -> Event:
-    kind, text = _words(what, result)
-    if isinstance(result, c.Refused):
-        text = f"{text} refused: {result.message}"
+def _shortened(command: c.Command) -> _What:
+    """What the words need of a command that is not a commit."""
+    match command:
+        case c.Relocate():
+            return _Relocated(len(command.moves), len(command.stripes))
+        case c.MoveShards(moves):
+            return _Repaired(len(moves), sum(len(move.places) for move in moves))
+        case c.Reap():
+            return _Reaped(len(command.stripes))
+        case c.Doubt():
+            return _Doubted(len(command.writers))
+        case c.Commit() | c.Sweep():
+            raise AssertionError("one event for each of its puts, and none")
+        case _:
+            return command
+
+
+def _event(note: _Note) -> Event:
+    kind, text = _words(note.what, note.result)
+    if isinstance(note.result, c.Refused):
+        text = f"{text} refused: {note.result.message}"
     if len(text) > TEXT_CHARS_MAX:
         text = f"{text[: TEXT_CHARS_MAX - 1]}…"
-    return Event(op, time_ms, kind, text)
+    return Event(note.op, note.time_ms, kind, text)
 
 
 def _words(what: _What, result: c.Result) -> tuple[str, str]:
@@ -123,6 +149,8 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
             )
         case _Reaped(stripes):
             return "reap", f"reaped {_count(stripes, 'stripe')}"
+        case _Doubted(writers):
+            return "doubt", f"unfinished stripes of {_count(writers, 'writer')} found"
         case c.OpenSession():
             return "session", f"session {number} opened"
         case c.Mkdirs(path=path):

@@ -50,7 +50,8 @@ class Ledger:
     def __init__(self, health: Health) -> None:
         self.health = health
         self.entries: dict[str, Entry] = {}
-        self.freed_ms: dict[str, int] = {}  # in order of freeing
+        self.freed_ms: dict[str, int] = {}  # by elapsed time, in order of freeing
+        self.doubted_ms: dict[tuple[int, int], int] = {}  # writers to be fenced, since when
         self.fences: dict[tuple[int, int], int] = {}
         self.reaped: dict[tuple[int, int], set[int]] = {}  # by writer, above its fence
         self.partly_dead = Sparse()  # live, but not all of their bytes are
@@ -105,7 +106,7 @@ class Ledger:
             self.live_bytes += extent.length
             self._note_dead_bytes(entry)
 
-    def release(self, file: int, extents: Iterable[Extent], *, now_ms: int) -> None:
+    def release(self, file: int, extents: Iterable[Extent], *, elapsed_ms: int) -> None:
         for extent in extents:
             entry = self.entries[extent.stripe]
             entry.live_bytes -= extent.length
@@ -115,7 +116,7 @@ class Ledger:
                 del entry.files[file]
             assert entry.live_bytes >= 0
             if entry.live_bytes == 0:
-                self._free(extent.stripe, now_ms=now_ms)
+                self._free(extent.stripe, elapsed_ms=elapsed_ms)
             else:
                 self._note_dead_bytes(entry)
 
@@ -127,9 +128,9 @@ class Ledger:
             self.partly_dead.add(bucket, entry.group, entry.stripe.id)
             entry.bucket = bucket
 
-    def _free(self, id_: str, *, now_ms: int) -> None:
+    def _free(self, id_: str, *, elapsed_ms: int) -> None:
         entry = self.entries[id_]
-        self.freed_ms[id_] = now_ms
+        self.freed_ms[id_] = elapsed_ms
         self._leave(entry)
         entry.bucket = NOWHERE
         self.payload_bytes -= entry.stripe.payload_bytes
@@ -148,8 +149,13 @@ class Ledger:
             if not self._is_over(id_):
                 self.reaped.setdefault((who.slot, who.incarnation), set()).add(who.counter)
 
+    def doubt(self, writers: Iterable[tuple[int, int]], *, elapsed_ms: int) -> None:
+        for writer in writers:
+            self.doubted_ms.setdefault(writer, elapsed_ms)
+
     def fence(self, slot: int, incarnation: int, below: int) -> None:
         writer = (slot, incarnation)
+        self.doubted_ms.pop(writer, None)
         self.fences[writer] = max(below, self.fences.get(writer, 0))
         above = {n for n in self.reaped.pop(writer, ()) if n >= self.fences[writer]}
         if above:

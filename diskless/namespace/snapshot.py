@@ -35,10 +35,11 @@ _SECTIONS: dict[str, Any] = {
     "boots": list[tuple[int, str, int]],
     "files": list[tuple[FileRecord]],
     "tree": _Tree,
-    "demotable": list[tuple[int]],
+    "demotable": list[tuple[int, int]],
     "stripes": list[tuple[Stripe, int]],
     "extents": list[tuple[str, int, int]],
     "freed": list[tuple[str, int]],
+    "doubted": list[tuple[int, int, int]],
     "fences": list[tuple[int, int, int]],
     "reaped": list[tuple[int, int, int]],
     "sessions": list[tuple[int, int]],
@@ -64,7 +65,7 @@ def snapshot(state: NamespaceState) -> Iterator[bytes]:
         "files", ((file.record,) for file in state.files.values()), size=_record_bytes
     )
     yield from _chunks("tree", _walk(state.tree.root, state.doomed.roots))
-    yield from _chunks("demotable", ((id_,) for id_ in state.demotable))
+    yield from _chunks("demotable", state.demotable_ms.items())
     yield from _chunks(
         "stripes", ((entry.stripe, entry.live_bytes) for entry in ledger.entries.values())
     )
@@ -77,6 +78,7 @@ def snapshot(state: NamespaceState) -> Iterator[bytes]:
         ),
     )
     yield from _chunks("freed", ledger.freed_ms.items())
+    yield from _chunks("doubted", ((*who, since) for who, since in ledger.doubted_ms.items()))
     yield from _chunks("fences", ((*who, below) for who, below in ledger.fences.items()))
     yield from _chunks(
         "reaped", ((*who, n) for who, numbers in ledger.reaped.items() for n in numbers)
@@ -98,6 +100,7 @@ def _counters(state: NamespaceState) -> list[int]:
     ledger = state.ledger
     return [
         state.clock_ms,
+        state.elapsed_ms,
         state.bytes_inline,
         state.roster_version,
         state._last_file,
@@ -169,6 +172,7 @@ class Restorer:
         ledger = state.ledger
         (
             state.clock_ms,
+            state.elapsed_ms,
             state.bytes_inline,
             state.roster_version,
             state._last_file,
@@ -210,9 +214,8 @@ class Restorer:
                 above.attach(directory, now_ms=above.mtime_ms)
                 directories.append(directory)
 
-    def _demotable(self, rows: list[tuple[int]]) -> None:
-        for (id_,) in rows:
-            self._state.demotable[id_] = None
+    def _demotable(self, rows: list[tuple[int, int]]) -> None:
+        self._state.demotable_ms.update(rows)
 
     def _stripes(self, rows: list[tuple[Stripe, int]]) -> None:
         for stripe, live_bytes in rows:
@@ -224,6 +227,10 @@ class Restorer:
 
     def _freed(self, rows: list[tuple[str, int]]) -> None:
         self._state.ledger.freed_ms.update(rows)
+
+    def _doubted(self, rows: list[tuple[int, int, int]]) -> None:
+        for slot, incarnation, since_ms in rows:
+            self._state.ledger.doubted_ms[slot, incarnation] = since_ms
 
     def _fences(self, rows: list[tuple[int, int, int]]) -> None:
         for slot, incarnation, below in rows:

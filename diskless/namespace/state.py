@@ -1,7 +1,8 @@
 """The namespace's state: a pure function of its log of commands.
 
 `apply` is the only door for changes. It is deterministic: no clock, no randomness,
-no I/O; time comes with the command and never goes back. Two states that applied
+no I/O; time comes with the command and never goes back. Wall time is for people
+(`mtime_ms`); whatever is waited for is noted in elapsed time. Two states that applied
 the same commands are equal. Reads are plain methods and change nothing.
 """
 
@@ -65,8 +66,9 @@ class NamespaceState:
         self.sessions = Sessions()
         self.files: Paged[File] = Paged()  # what is doomed too
         self.clock_ms = 0
+        self.elapsed_ms = 0
         self.bytes_inline = 0  # of what is doomed too
-        self.demotable: dict[int, None] = {}  # larger inline files, oldest first
+        self.demotable_ms: dict[int, int] = {}  # larger inline files, since when, oldest first
         self.roster_version = 0
         self._boots: dict[int, dict[str, int]] = {}  # slot -> boot -> incarnation
         self._last_file = 0
@@ -74,9 +76,10 @@ class NamespaceState:
 
     # -- commands ---------------------------------------------------------------
 
-    def apply(self, command: c.Command, *, now_ms: int) -> tuple[c.Result, ...]:
+    def apply(self, command: c.Command, *, now_ms: int, elapsed_ms: int) -> tuple[c.Result, ...]:
         """Does one command; a commit has a result for each of its puts, others one."""
         self.clock_ms = max(self.clock_ms, now_ms)
+        self.elapsed_ms = max(self.elapsed_ms, elapsed_ms)
         results = self._apply(command)
         self.health.settle()
         return results
@@ -94,6 +97,8 @@ class NamespaceState:
             case c.MoveShards(moves):
                 moved = sum(self._move_shards(move) for move in moves)
                 return (c.Done(moved, changed=moved > 0),)
+            case c.Doubt(writers):
+                self.ledger.doubt(writers, elapsed_ms=self.elapsed_ms)
             case c.Fence(slot, incarnation, below):
                 self.ledger.fence(slot, incarnation, below)
             case c.Reap(stripes):
@@ -243,16 +248,16 @@ class NamespaceState:
         self.files[record.id] = file
         self.bytes_inline += len(record.inline or b"")
         if record.inline is not None and record.size > DEMOTE_BYTES_MIN:
-            self.demotable[record.id] = None
+            self.demotable_ms[record.id] = self.elapsed_ms
         self.ledger.add(record.id, record.extents)
 
     def _let_go(self, records: Iterable[FileRecord], *, moved: bool = False) -> None:
         for record in records:
             if not moved:
                 del self.files[record.id]
-            self.demotable.pop(record.id, None)
+            self.demotable_ms.pop(record.id, None)
             self.bytes_inline -= len(record.inline or b"")
-            self.ledger.release(record.id, record.extents, now_ms=self.clock_ms)
+            self.ledger.release(record.id, record.extents, elapsed_ms=self.elapsed_ms)
 
     def _relocate(self, command: c.Relocate) -> c.Result:
         """Counts in `number` the files that moved; the others had changed meanwhile."""
@@ -326,7 +331,7 @@ class NamespaceState:
     def _agent_down(self, slot: int, incarnation: int) -> None:
         agent = self.agents.get(slot)
         if agent is not None and agent.incarnation == incarnation and agent.up:
-            down = replace(agent, up=False, down_ms=max(self.clock_ms, 1))
+            down = replace(agent, up=False, down_ms=max(self.elapsed_ms, 1))
             self._note_agent(down, is_loss=True)
 
     def _drain(self, slot: int, draining: bool) -> c.Result:

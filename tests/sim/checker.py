@@ -17,14 +17,26 @@ A total order that is legal for the model (2) and respects real time (3) is what
 linearizability asks for, so no search for one is needed. Unanswered commands may
 stand anywhere or nowhere. As every voter ends with all of the order (`finish`), no
 acknowledged command is lost, and by 2 none ran twice.
+
+Time. Neither clock of the log goes back; no more time elapses in it than in truth
+(`elapsed`), and its wall time is never ahead while at most one voter's clock is wrong
+(`applied`). `schedule.churn` sees to it that time elapses at all.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from diskless.namespace import commands as c
 from diskless.namespace.state import NamespaceState, PathStatus
 from tests.sim.dump import dump
 from tests.sim.model import Model, Position, answer_of
+
+Clocks = tuple[int, int]
+"""Wall and elapsed time of an entry."""
+
+WALL_SLACK_MS = 500
+ELAPSED_SLACK_MS = 50
+"""Clocks drift by 2 %, and right ones are a little apart."""
 
 
 class Violation(AssertionError):
@@ -42,9 +54,13 @@ def mutations_of(command: c.Command) -> list[tuple[int, int]]:
 
 
 class Checker:
-    def __init__(self) -> None:
+    def __init__(self, *, wall_ms: int, liars: int) -> None:
+        """`wall_ms` is what a right wall clock says at the beginning, `liars` are wrong."""
+        self.true_ms: Callable[[], float] = lambda: 0.0
+        self.wall_ms = wall_ms
+        self.liars = liars
         self.model = Model()
-        self.order: list[list[tuple[int, bytes, Any]]] = []  # op - 1 -> its commands
+        self.order: list[list[tuple[Clocks, bytes, Any]]] = []  # op - 1 -> its commands
         self.decoded: dict[bytes, c.Command] = {}
         self.frontier: Position = (0, 0)
         self.answers: dict[tuple[int, int], int] = {}  # (view, voter) -> the newest op it has
@@ -59,18 +75,17 @@ class Checker:
     # -- voters ------------------------------------------------------------------
 
     def applied(
-        self, slot: int, op: int, index: int, time_ms: int, command: bytes, results: Any
+        self, slot: int, op: int, index: int, clocks: Clocks, command: bytes, results: Any
     ) -> None:
         order = self.order
         if op == len(order) + 1 and index == 0:
-            if order and time_ms < order[-1][0][0]:
-                raise Violation(f"op {op}: time went back to {time_ms}")
+            self._time(op, clocks)
             order.append([])
         if op > len(order):
             raise Violation(f"voter {slot} applied op {op} after nobody applied {op - 1}")
         row = order[op - 1]
         if index < len(row):
-            if row[index] != (time_ms, command, results):
+            if row[index] != (clocks, command, results):
                 raise Violation(
                     f"voter {slot} applied at {op}.{index} {self.decode(command)} -> {results}, "
                     f"another {self.decode(row[index][1])} -> {row[index][2]}"
@@ -78,11 +93,25 @@ class Checker:
             return
         if index > len(row) or op < len(order):
             raise Violation(f"voter {slot} applied more commands at op {op} than another")
-        row.append((time_ms, command, results))
-        expected = self.model.execute((op, index), time_ms, self.decode(command))
+        row.append((clocks, command, results))
+        expected = self.model.execute((op, index), clocks[0], self.decode(command))
         found = tuple(map(answer_of, results))
         if found != expected:
             raise Violation(f"op {op}.{index} {self.decode(command)}: {found}, not {expected}")
+
+    def _time(self, op: int, clocks: Clocks) -> None:
+        before = self.order[-1][0][0] if self.order else (0, 0)
+        if any(now < then for now, then in zip(clocks, before, strict=True)):
+            raise Violation(f"op {op}: time went back from {before} to {clocks}")
+        ahead = clocks[0] - self.wall_ms - self.true_ms()
+        if self.liars <= 1 and ahead > WALL_SLACK_MS:
+            raise Violation(f"op {op}: its wall time is {ahead:.0f} ms ahead")
+        self.elapsed(clocks[1])
+
+    def elapsed(self, elapsed_ms: int) -> None:
+        """What a leader takes to have elapsed."""
+        if elapsed_ms > 1.02 * self.true_ms() + ELAPSED_SLACK_MS:
+            raise Violation(f"{elapsed_ms} ms have elapsed after {self.true_ms():.0f} in truth")
 
     def restored(self, slot: int, op: int, state: NamespaceState) -> None:
         self.snapshots += 1
@@ -94,8 +123,8 @@ class Checker:
     def replay(self, op: int) -> NamespaceState:
         state = NamespaceState()
         for row in self.order[:op]:
-            for time_ms, command, _ in row:
-                state.apply(self.decode(command), now_ms=time_ms)
+            for (time_ms, elapsed_ms), command, _ in row:
+                state.apply(self.decode(command), now_ms=time_ms, elapsed_ms=elapsed_ms)
         return state
 
     def answered(self, view: int, voter: int, op: int) -> None:

@@ -44,6 +44,7 @@ class Prober:
             return
         for node, replica in world.live():
             if replica.leads:
+                world.checker.elapsed(replica.elapsed_ms(node.clock(world.now)))
                 path, began = self.random.choice(PATHS), world.checker.began()
                 world.query(node, stat(path), partial(self._answered, path, began))
         world.at(self.random.uniform(5, 25), self.probe)
@@ -72,6 +73,11 @@ class Client:
     @property
     def done(self) -> bool:
         return self.left <= 0
+
+    def go_on(self) -> None:
+        """Does a few more, in a world that is whole."""
+        self.left = OPERATIONS_AFTER
+        self.next()
 
     def next(self) -> None:
         """Chooses an operation and begins it."""
@@ -113,7 +119,7 @@ class Client:
     def _try(self) -> None:
         world, random = self.world, self.random
         self.attempt += 1
-        attempt, node = self.attempt, world.nodes[self.guess]
+        attempt, node = self.attempt, world.door(self.guess)
         lost = not world.healed and random.random() < world.plan.drop
         if not lost:
             if self.command is None:

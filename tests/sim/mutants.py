@@ -1,11 +1,13 @@
 """The protocol, broken on purpose: the simulator must notice each of these."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from diskless.namespace.replication import Replica
+from diskless.namespace.replication import Effect, Replica, Status
 from diskless.namespace.replication import messages as m
+from diskless.namespace.replication.core import NO_LIFE
 from diskless.namespace.replication.staging import NEVER, Catchup, Purpose
 
 
@@ -15,6 +17,10 @@ class NoCrashVector(Replica):
     def _join(self, sender: int, message: m.Message) -> bool:
         self.vector = tuple(map(max, self.vector, message.vector))
         return True
+
+    def _tell(self, now_ms: int) -> None:
+        if not self._outnumbered:
+            super()._tell(now_ms)
 
 
 class NoRecoveryQuorum(Replica):
@@ -28,7 +34,7 @@ class NoRecoveryQuorum(Replica):
                 return
 
     def _on_hello_reply(self, sender: int, message: m.HelloReply, now_ms: int) -> None:
-        if self._expects(message.nonce) and not self._life:
+        if self.status is Status.RECOVERING and self._life == NO_LIFE:
             self._number_life(now_ms)
 
 
@@ -55,16 +61,24 @@ class DuplicateVotes(Replica):
 class NoLease(Replica):
     """Serves reads whenever it believes that it leads."""
 
-    def read_allowed(self, now_ms: int) -> bool:
+    def read_allowed(self, now_ms: int, *, wall_ms: int) -> bool:
         return self.leads and self.applied >= self._start_op
 
 
-class NoLeaseWait(Replica):
-    """A restarted voter joins view changes at once, though it may have promised not to."""
+class KeptPromise(Replica):
+    """A leader counts on what a former life promised, until that would have run out."""
 
-    def _begin_recovery(self, now_ms: int) -> None:
-        super()._begin_recovery(now_ms)
-        self._boot_until = NEVER
+    def _forget_votes(self, slot: int) -> None:
+        lease_until, echo = self._lease_until, self._echo[slot]
+        super()._forget_votes(slot)
+        self._lease_until, self._echo[slot] = lease_until, echo
+
+
+class CountedPause(Replica):
+    """Takes its monotonic clock's word for how long it stood still."""
+
+    def _watch_clocks(self, now_ms: int, wall_ms: int) -> None:
+        self._wall_ms = wall_ms
 
 
 class NoPromise(Replica):
@@ -78,9 +92,9 @@ class NoPromise(Replica):
 class EarlyReads(Replica):
     """A new leader reads before it has applied what its predecessor may have answered."""
 
-    def read_allowed(self, now_ms: int) -> bool:
+    def read_allowed(self, now_ms: int, *, wall_ms: int) -> bool:
         start, self._start_op = self._start_op, 0
-        allowed = super().read_allowed(now_ms)
+        allowed = super().read_allowed(now_ms, wall_ms=wall_ms)
         self._start_op = start
         return allowed
 
@@ -145,11 +159,64 @@ class KeptVotes(Replica):
 
 
 class SameLife(Replica):
-    """A restarted voter keeps its old number."""
+    """A restarted voter goes on as what it was."""
 
     def _number_life(self, now_ms: int) -> None:
         self._life = self.vector[self.slot]
         self._restart_recovery(now_ms)
+
+
+class AnyNonce(Replica):
+    """Tells lives by their numbers alone: a second process may take the same one."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.nonce = 0
+
+
+class MereRefusal(Replica):
+    """The first process that takes a number has it; another one is refused, and waits."""
+
+    def _join(self, sender: int, message: m.Message) -> bool:
+        mine, theirs = self.vector[sender], message.vector[sender]
+        if type(message) is m.Recovery and mine[0] == theirs[0] and mine != theirs:
+            return False
+        accepted = super()._join(sender, message)
+        if self._life[0] == self.vector[self.slot][0]:
+            vector = list(self.vector)
+            vector[self.slot] = self._life
+            self.vector = tuple(vector)
+        return accepted
+
+
+class LeadersWallTime(Replica):
+    """Stamps commands with the leader's clock alone."""
+
+    def _send_round(self, now_ms: int) -> None:
+        for slot in range(self.voters):
+            self._wall.heard(slot, self._wall_ms, now_ms)
+        super()._send_round(now_ms)
+
+
+class WallDurations(Replica):
+    """Measures waits by wall time."""
+
+    _born_ms: int | None = None
+
+    def tick(self, now_ms: int, *, wall_ms: int) -> list[Effect]:
+        if self._born_ms is None:
+            self._born_ms = wall_ms
+        if self.leads:
+            self._elapsed.hear(wall_ms - self._born_ms)
+        return super().tick(now_ms, wall_ms=wall_ms)
+
+
+class AnewWithEachView(Replica):
+    """A new leader counts from the last entry on: whatever waits begins to wait anew."""
+
+    def _begin_view(self, now_ms: int) -> None:
+        self._elapsed.ms = 0
+        super()._begin_view(now_ms)
 
 
 class LeaseFromReceipt(Replica):
@@ -168,6 +235,8 @@ class Mutant:
     seeds: range
     story: str | None = None
     ignore_sessions: bool = False
+    says: str = ""
+    """What the violation must be, where there are several kinds: a pattern."""
 
 
 MUTANTS = {
@@ -181,7 +250,15 @@ MUTANTS = {
     "sent-is-answered": Mutant(SentIsAnswered, range(20)),
     "no-lease": Mutant(NoLease, range(200), "minority"),
     "no-promise": Mutant(NoPromise, range(200), "hasty"),
-    "no-lease-wait": Mutant(NoLeaseWait, range(500), "stale lease"),
+    "kept-promise": Mutant(KeptPromise, range(500), "double promise"),
+    "counted-pause": Mutant(CountedPause, range(200), "stopped"),
+    "any-nonce": Mutant(AnyNonce, range(400), "two lives", says="applied at .* another"),
+    "mere-refusal": Mutant(
+        MereRefusal, range(200), "late life", says="no convergence .* recovering"
+    ),
+    "leaders-wall-time": Mutant(LeadersWallTime, range(200), says="wall time is .* ahead"),
+    "wall-durations": Mutant(WallDurations, range(200), says="have elapsed after .* in truth"),
+    "anew-with-each-view": Mutant(AnewWithEachView, range(200), says="elapsed in .* came and went"),
     "lease-from-receipt": Mutant(LeaseFromReceipt, range(500)),
     "early-reads": Mutant(EarlyReads, range(800)),
     "longest-log": Mutant(LongestLog, range(300), "stale leader"),

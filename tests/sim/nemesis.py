@@ -20,6 +20,9 @@ ON_SEND = {
     "crash new leader": m.StartView,
 }
 CRASH_ON_SEND = 0.04
+WALL_EVERY_MS = 300
+LOOK_AFTER_MS = 300
+DAY_MS = 86_400_000
 
 
 class Nemesis:
@@ -35,6 +38,8 @@ class Nemesis:
             self._go_on(getattr(self, "_" + plan.story.replace(" ", "_"))())
         elif self.faults:
             self._go_on(self._at_random())
+        if plan.liars:
+            self._go_on(self._lie())
 
     def heal(self) -> None:
         """Makes the world whole: from now on nothing fails."""
@@ -44,10 +49,17 @@ class Nemesis:
         world.cut.clear()
         for link in list(world.held):
             world.release(link)
-        for node in world.nodes:
-            node.paused_until = min(node.paused_until, world.now)
-            world.restart(node)
+        for node in (*world.nodes, *world.doubles):
+            node.paused_until = max(min(node.paused_until, world.now), node.stopped_until)
+        self._look_after()
         world.say("healed")
+
+    def _look_after(self) -> None:
+        """Starts what has no living process, again and again: one may yet hear that it is
+        superseded, by a life that has died."""
+        for node in self.world.nodes:
+            self.world.restart(node)
+        self.world.at(LOOK_AFTER_MS, self._look_after)
 
     def _go_on(self, steps: Step) -> None:
         if self.world.healed:
@@ -62,6 +74,14 @@ class Nemesis:
         while True:
             yield self.random.expovariate(1 / self.world.plan.every_ms)
             getattr(self, "_do_" + self.random.choice(self.faults).replace(" ", "_"))()
+
+    def _lie(self) -> Step:
+        """Wall clocks that jump, by little or by hours, there and back."""
+        while True:
+            node = self.world.nodes[self.random.choice(self.world.plan.liars)]
+            far = self.random.choice((0, 15, 2000, DAY_MS, DAY_MS))
+            self.world.set_wall(node, self.random.uniform(-far, far))
+            yield self.random.expovariate(1 / WALL_EVERY_MS)
 
     def _any(self) -> Node:
         return self.random.choice(self.world.nodes)
@@ -101,6 +121,37 @@ class Nemesis:
 
     def _do_pause_leader(self) -> None:
         self.world.pause(self._leader_or_any(), self.random.uniform(20, 1000))
+
+    def _do_stop(self) -> None:
+        self.world.stop(self._any(), self.random.uniform(20, 1500))
+
+    def _do_stop_leader(self) -> None:
+        self.world.stop(self._leader_or_any(), self.random.uniform(100, 1500))
+
+    def _do_double(self) -> None:
+        self._double(self._any())
+
+    def _do_double_recovering(self) -> None:
+        for node in self.world.nodes:
+            if node.replica is not None and node.replica.status is Status.RECOVERING:
+                self._double(node)
+                return
+        self._double(self._any())
+
+    def _do_crash_double(self) -> None:
+        if self.world.doubles:
+            self._crash(self.random.choice(self.world.doubles))
+
+    def _double(self, node: Node) -> None:
+        """A second life beside the first, each cut off from some of the others."""
+        heir = self.world.replace(node)
+        if heir is not None:
+            for process in (node, heir):
+                slots = [slot for slot in range(self.world.plan.voters) if slot != node.slot]
+                apart = self.random.sample(slots, self.random.randint(0, len(slots)))
+                links = [(process.name, slot) for slot in apart]
+                links += [(slot, process.name) for slot in apart]
+                self._sever(links, self.random.uniform(20, 1500))
 
     def _do_suspect(self) -> None:
         leader = self._leader_or_any()
@@ -355,3 +406,122 @@ class Nemesis:
             world.suspect(last, x)
             yield random.uniform(200, 600)
             world.cut = set()
+
+    def _two_lives(self) -> Step:
+        """Two processes of a slot recover at the same time; then each is with one half of
+        the others, and with the half that the leader is not in."""
+        world, random = self.world, self.random
+        k = world.plan.k
+        while True:
+            yield random.uniform(20, 200)
+            leader = world.leader()
+            victim = self._any()
+            if leader is None or leader.slot == victim.slot or not world.crash(victim):
+                continue
+            yield random.uniform(1, 30)
+            world.restart(victim)
+            yield random.choice((0, random.uniform(0, 15)))
+            first = world.nodes[victim.slot]
+            second = world.replace(first)
+            if second is None:
+                continue
+            yield from self._wait_for(
+                lambda first=first, second=second: all(
+                    node.replica is not None and node.replica.status is not Status.RECOVERING
+                    for node in (first, second)
+                ),
+                random.uniform(20, 400),
+            )
+            rest = [
+                node.slot for node in world.nodes if node.slot not in (leader.slot, victim.slot)
+            ]
+            random.shuffle(rest)
+            here, there = random.sample((first.name, second.name), 2)
+            ours = {leader.slot, here, *rest[: k - 1]}
+            theirs = {there, *rest[k - 1 :]}
+            links = [(a, b) for a in ours for b in theirs]
+            links += [(b, a) for a, b in links]
+            world.cut.update(links)
+            yield random.uniform(300, 900)
+            world.cut.difference_update(links)
+
+    def _late_life(self) -> Step:
+        """A life that died while it recovered is still heard of, when its successor has
+        just taken its number."""
+        world, random = self.world, self.random
+        world.holds = (m.Recovery,)
+        while True:
+            yield random.uniform(20, 200)
+            victim = self._any()
+            if not world.crash(victim):
+                continue
+            slot = victim.slot
+            links = [(slot, node.slot) for node in world.nodes if node.slot != slot]
+            for link in links:
+                world.held[link] = []
+            yield random.uniform(1, 30)
+            world.restart(victim)
+            yield from self._wait_for(
+                lambda links=links: any(world.held.get(link) for link in links), 100
+            )
+            world.crash(world.nodes[slot])
+            late = {link: world.held.pop(link) for link in links}
+            yield random.uniform(1, 10)
+            world.restart(world.nodes[slot])
+            for link, messages in late.items():
+                if random.random() < 0.7:
+                    world.held[link] = messages[:1]
+                    world.at(random.uniform(0, 15), world.release, link)
+            yield random.uniform(100, 500)
+
+    def _double_promise(self) -> Step:
+        """A voter goes on promising to wait for the leader while its second life, which
+        promised nothing, helps to elect another."""
+        world, random = self.world, self.random
+        k = world.plan.k
+        while True:
+            yield random.uniform(20, 200)
+            leader = world.leader()
+            if leader is None:
+                continue
+            rest = [node for node in world.nodes if node.slot != leader.slot]
+            random.shuffle(rest)
+            loyal, early = rest[:k], rest[k:]
+            silence = [(leader.slot, node.slot) for node in early]
+            silence += [(node.slot, leader.slot) for node in early]
+            heirs = [heir for node in loyal if (heir := world.replace(node)) is not None]
+            # Nobody answers them yet: they are old when they are heard.
+            unheard = [(node.slot, heir.slot) for heir in heirs for node in world.nodes]
+            world.cut.update(unheard)
+            yield world.plan.timing.promise_ms * random.uniform(0.2, 1.5)
+            world.cut.update(silence)
+            yield world.plan.timing.promise_ms * random.uniform(0.9, 1.2)
+            world.cut.difference_update(unheard)
+            yield from self._wait_for(
+                lambda heirs=heirs: all(
+                    heir.replica is not None and heir.replica.status is Status.NORMAL
+                    for heir in heirs
+                ),
+                100,
+            )
+            world.cut.update(self._between({leader.slot}))
+            for node in world.nodes:
+                world.suspect(node, leader.slot)
+            yield random.uniform(200, 500)
+            world.cut.clear()
+
+    def _stopped(self) -> Step:
+        """The leader's machine is stopped, and its monotonic clock does not count that."""
+        world, random = self.world, self.random
+        while True:
+            yield random.uniform(50, 300)
+            leader = world.leader()
+            if leader is not None:
+                length = random.uniform(0.3, 6) * world.plan.timing.promise_ms
+                world.stop(leader, length)
+                # What connected it to the others has been given up when it goes on.
+                self._sever(self._between({leader.slot}), length + random.uniform(0, 100))
+                for node in world.nodes:
+                    if node is not leader and random.random() < 0.8:
+                        world.at(random.uniform(0, 300), world.suspect, node, leader.slot)
+                yield length

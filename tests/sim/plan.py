@@ -31,6 +31,10 @@ class Plan:
     faults: tuple[str, ...]
     every_ms: float
     story: str | None
+    liars: tuple[int, ...]
+    """Slots whose wall clocks are wrong now and then, by up to a day."""
+    churn: bool
+    """Whether leaders come and go at the end, while nothing else happens."""
     ignore_sessions: bool = False
 
     @property
@@ -52,8 +56,25 @@ FAULTS = (
     "isolate leader",
     "one way",
     "suspect",
+    "double",
+    "double recovering",
+    "crash double",
+    "stop",
+    "stop leader",
 )
-STORIES = ("amnesia", "stale lease", "stale leader", "minority", "hasty", "rotate", "third vote")
+STORIES = (
+    "amnesia",
+    "stale lease",
+    "stale leader",
+    "minority",
+    "hasty",
+    "rotate",
+    "third vote",
+    "two lives",
+    "late life",
+    "double promise",
+    "stopped",
+)
 
 
 def make_plan(random: Random, story: str | None = None) -> Plan:
@@ -66,6 +87,7 @@ def make_plan(random: Random, story: str | None = None) -> Plan:
         k = 2
     faults = () if story else tuple(random.sample(FAULTS, random.randint(1, 6)))
     small = random.random() < 0.5
+    liars = random.sample(range(2 * k + 1), random.choice((0, 1, 1, 2 * k + 1)))
     return Plan(
         k=k,
         timing=TIMING,
@@ -91,4 +113,6 @@ def make_plan(random: Random, story: str | None = None) -> Plan:
         faults=faults,
         every_ms=random.choice((60, 150, 400)),
         story=story,
+        liars=tuple(liars),
+        churn=random.random() < 0.2,
     )

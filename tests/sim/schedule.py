@@ -4,15 +4,19 @@ from dataclasses import dataclass
 from random import Random
 
 from diskless.namespace.replication import Replica, Status
-from tests.sim.checker import Checker, Violation
+from tests.sim.checker import WALL_SLACK_MS, Checker, Violation
 from tests.sim.clients import Client, Prober
 from tests.sim.mutants import MUTANTS
 from tests.sim.nemesis import Nemesis
 from tests.sim.plan import make_plan
-from tests.sim.world import Machine, World
+from tests.sim.world import WALL_MS, Machine, World
 
 HEAL_MS_MAX = 20_000
 """How long a whole world may take until all voters agree and all clients are served."""
+CHURN_VIEWS = 6
+CHURN_MS = 900
+CHURN_SHARE_MIN = 0.4
+"""The part of the time that must be counted although leaders change this often."""
 
 
 @dataclass
@@ -36,7 +40,7 @@ def run_schedule(
 ) -> Outcome:
     random = Random(seed)
     plan = make_plan(random, story)
-    checker = Checker()
+    checker = Checker(wall_ms=WALL_MS, liars=len(plan.liars))
     replica: type[Replica] = Replica
     if mutant is not None:
         replica = MUTANTS[mutant].replica
@@ -54,6 +58,8 @@ def run_schedule(
         nemesis.heal()
         if not world.run(world.now + HEAL_MS_MAX, lambda: converged(world, clients)):
             raise Violation(f"no convergence {HEAL_MS_MAX} ms after healing: {picture(world)}")
+        if plan.churn:
+            churn(world, clients)
         checker.finish(states(world))
     except Violation as error:
         violation = str(error)
@@ -86,28 +92,62 @@ def _where(error: BaseException) -> str:
 def converged(world: World, clients: list[Client]) -> bool:
     if not all(client.done for client in clients):
         return False
-    replicas = [node.replica for node in world.nodes]
+    replicas = [replica for node, replica in world.live() if node.is_alive]
     first = replicas[0]
-    return first is not None and all(
-        replica is not None
-        and replica.status is Status.NORMAL
+    return sorted(replica.slot for replica in replicas) == list(range(world.plan.voters)) and all(
+        replica.status is Status.NORMAL
         and replica.view == first.view
         and replica.applied == replica.commit == replica.log.last == first.log.last
         for replica in replicas
     )
 
 
+def churn(world: World, clients: list[Client]) -> None:
+    """Leaders come and go while nothing is logged: time must elapse all the same. Then new
+    commands tell the wall time that most clocks show."""
+    began, before = world.now, elapsed(world)
+    for _ in range(CHURN_VIEWS):
+        leader = world.leader()
+        for node in world.nodes:
+            if leader is not None and node.slot != leader.slot:
+                world.suspect(node, leader.slot)
+        world.run(world.now + CHURN_MS)
+    if not world.run(world.now + HEAL_MS_MAX, lambda: converged(world, clients)):
+        raise Violation(f"no convergence after leaders came and went: {picture(world)}")
+    passed, counted = world.now - began, elapsed(world) - before
+    if counted < CHURN_SHARE_MIN * passed:
+        raise Violation(f"{counted} ms elapsed in {passed:.0f} while leaders came and went")
+    ops, resumed = len(world.checker.order), world.now
+    for client in clients:
+        client.go_on()
+    if not world.run(world.now + HEAL_MS_MAX, lambda: converged(world, clients)):
+        raise Violation(f"no convergence after leaders came and went: {picture(world)}")
+    if len(world.checker.order) > ops and len(world.plan.liars) <= 1:
+        (time_ms, _), _, _ = world.checker.order[-1][0]
+        behind = WALL_MS + resumed - time_ms
+        if behind > WALL_SLACK_MS:
+            raise Violation(f"the log's wall time is {behind:.0f} ms behind")
+
+
+def elapsed(world: World) -> int:
+    return max(
+        (r.elapsed_ms(node.clock(world.now)) for node, r in world.live() if node.is_alive),
+        default=0,
+    )
+
+
 def states(world: World):  # type: ignore[no-untyped-def]
     found = {}
     for node, replica in world.live():
-        assert isinstance(replica.machine, Machine)
-        found[node.slot] = (replica.applied, replica.machine.state)
+        if node.is_alive:
+            assert isinstance(replica.machine, Machine)
+            found[node.slot] = (replica.applied, replica.machine.state)
     return found
 
 
 def picture(world: World) -> str:
     return "; ".join(
-        f"{node.slot}: {replica.status.value} view {replica.view} op {replica.log.last} "
+        f"{node.name}: {replica.status.value} view {replica.view} op {replica.log.last} "
         f"commit {replica.commit} applied {replica.applied}"
         for node, replica in world.live()
     )

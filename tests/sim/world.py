@@ -1,8 +1,13 @@
 """Voters, the network between them, and time: everything a seed decides.
 
-Time is true time in milliseconds; each voter has a clock that runs at its own rate.
-Everything that happens is an event in one heap, so a schedule is a function of its
-seed. Faults are switched by the nemesis; nothing here decides to break anything.
+Time is true time in milliseconds; each voter has a monotonic clock that runs at its own
+rate, and a wall clock that has nothing to do with it. Everything that happens is an event
+in one heap, so a schedule is a function of its seed. Faults are switched by the nemesis;
+nothing here decides to break anything.
+
+A slot has a seat (`nodes`), and may have *doubles*: earlier processes that somebody gave
+up while they lived, when another took the seat. Links are between processes: that in a
+seat is named by its slot, a double has a number of its own.
 """
 
 import heapq
@@ -21,10 +26,17 @@ from diskless.namespace.replication import (
     Status,
 )
 from diskless.namespace.replication import messages as m
+from diskless.namespace.replication.core import OPERATIONAL
 from tests.sim.checker import Checker, mutations_of
 from tests.sim.plan import Plan
 
 CLUSTER = "c"
+HELD = (m.StartViewChange, m.DoViewChange)
+"""What a link holds back that is told to, unless it is told otherwise."""
+DOUBLES_MAX = 2
+"""Living ones of a slot, beside the one in its seat."""
+WALL_MS = 1_700_000_000_000
+"""What a right wall clock says when a schedule begins."""
 
 
 class Machine(NamespaceMachine):
@@ -37,7 +49,7 @@ class Machine(NamespaceMachine):
         self._at = (0, 0)
         self._ignore_sessions = ignore_sessions
 
-    def apply(self, op: int, time_ms: int, command: bytes) -> Any:
+    def apply(self, op: int, time_ms: int, elapsed_ms: int, command: bytes) -> Any:
         index = self._at[1] + 1 if self._at[0] == op else 0
         self._at = (op, index)
         decoded = self._checker.decode(command)
@@ -45,25 +57,37 @@ class Machine(NamespaceMachine):
             for session, sequence in mutations_of(decoded):
                 if session in self.state.sessions._sessions:
                     self.state.sessions._sessions[session].answers.pop(sequence, None)
-        results = self.state.apply(decoded, now_ms=time_ms)
-        self._checker.applied(self._slot, op, index, time_ms, command, results)
+        results = self.state.apply(decoded, now_ms=time_ms, elapsed_ms=elapsed_ms)
+        self._checker.applied(self._slot, op, index, (time_ms, elapsed_ms), command, results)
         return results
 
 
 class Node:
+    """A process of a slot; the one in the seat may be another after a restart."""
+
     def __init__(self, slot: int, *, rate: float, offset: float) -> None:
         self.slot = slot
+        self.name = slot
         self.rate = rate
         self.offset = offset
+        self.wall_offset = 0.0
         self.replica: Replica | None = None
         self.boot = 0
         self.paused_until = 0.0
+        self.stopped_until = 0.0  # a pause that only its wall clock counts
         self.replies: dict[int, Callable[[Any], None]] = {}
         self.requests = 0
         self.confirm: Callable[[], None] | None = None  # the read it was stopped in
 
     def clock(self, now: float) -> int:
         return int(self.offset + now * self.rate)
+
+    def wall(self, now: float) -> int:
+        return int(WALL_MS + now + self.wall_offset)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.replica is not None and self.replica.status is not Status.SUPERSEDED
 
 
 class World:
@@ -73,6 +97,7 @@ class World:
         self.plan = plan
         self.random = random
         self.checker = checker
+        checker.true_ms = lambda: self.now
         self.now = 0.0
         self.healed = False
         self.trace: list[str] | None = None
@@ -82,12 +107,15 @@ class World:
         self._count = 0
         self.cut: set[tuple[int, int]] = set()
         self.held: dict[tuple[int, int], list[m.Message]] = {}
+        self.holds: tuple[type, ...] = HELD
         self.on_send: list[Callable[[Node, m.Message], None]] = []
         drift = plan.timing.drift_max
         self.nodes = [
             Node(slot, rate=1 + random.uniform(-drift, drift), offset=random.uniform(0, 9999))
             for slot in range(plan.voters)
         ]
+        self.doubles: list[Node] = []
+        self._announced: list[m.Life] = [(0, 0)] * plan.voters
         for node in self.nodes:
             node.replica = self._new_replica(node)
             self._do(node, node.replica.form(CLUSTER, node.clock(0)))
@@ -130,14 +158,24 @@ class World:
         )
 
     def live(self) -> Iterator[tuple[Node, Replica]]:
-        for node in self.nodes:
+        for node in (*self.nodes, *self.doubles):
             if node.replica is not None:
                 yield node, node.replica
 
+    def processes(self, slot: int) -> list[Node]:
+        return [self.nodes[slot], *(node for node in self.doubles if node.slot == slot)]
+
     def impaired(self) -> int:
-        """How many voters are dead or without their memory."""
-        return sum(
-            node.replica is None or node.replica.status is Status.RECOVERING for node in self.nodes
+        """How many slots are dead or without their memory, or soon will be."""
+        return sum(not self._is_whole(slot) for slot in range(self.plan.voters))
+
+    def _is_whole(self, slot: int) -> bool:
+        """Whether the latest life of a slot that anybody has heard of, or will if a late
+        message arrives, has its memory, and nobody is about to begin another."""
+        latest = max(self._announced[slot], *(r.vector[slot] for _, r in self.live()))
+        replicas = [node.replica for node in self.processes(slot) if node.replica is not None]
+        return not any(r.status is Status.RECOVERING for r in replicas) and any(
+            r.status in OPERATIONAL and r.vector[slot] == latest for r in replicas
         )
 
     def leader(self) -> Node | None:
@@ -150,19 +188,26 @@ class World:
         replica = node.replica
         if replica is None:
             return False
-        if replica.status is not Status.RECOVERING and self.impaired() >= self.plan.k:
+        if self._is_whole(node.slot) and self.impaired() >= self.plan.k:
             return False
-        self.say(f"crash {node.slot} ({replica.status.value} view {replica.view})")
+        self.say(f"crash {node.name} ({replica.status.value} view {replica.view})")
         node.replica = None
+        if node in self.doubles:
+            self.doubles.remove(node)
         node.replies.clear()
-        node.paused_until = 0.0
+        node.paused_until = node.stopped_until = 0.0
         node.confirm = None
         return True
 
     def restart(self, node: Node) -> None:
-        if node.replica is not None:
+        """Begins a new life in a seat, if there is none whose time has not come."""
+        node = self.nodes[node.slot]
+        if any(other.is_alive for other in self.processes(node.slot)):
             return
         self.say(f"restart {node.slot}")
+        self._boot(node)
+
+    def _boot(self, node: Node) -> None:
         node.boot += 1
         # A process may start with another offset; its clock's rate is the machine's.
         node.offset += self.random.uniform(-100, 100)
@@ -170,9 +215,39 @@ class World:
         self._do(node, replica.recover(CLUSTER, node.clock(self.now)))
         self._start_ticks(node)
 
+    def replace(self, node: Node) -> Node | None:
+        """Begins a new life beside one that goes on, as its double, if at most k slots are
+        impaired then."""
+        slot, replica = node.slot, node.replica
+        living = sum(process.is_alive for process in self.processes(slot))
+        if node is not self.nodes[slot] or replica is None or living > DOUBLES_MAX:
+            return None
+        if self._is_whole(slot) and self.impaired() >= self.plan.k:
+            return None
+        node.name = self.plan.voters + self._count
+        self.doubles.append(node)
+        heir = self.nodes[slot] = Node(slot, rate=node.rate, offset=node.offset)
+        heir.wall_offset = node.wall_offset
+        heir.boot = node.boot
+        self.say(f"{slot} is given up as {node.name} ({replica.status.value})")
+        self._boot(heir)
+        return heir
+
+    def stop(self, node: Node, duration: float) -> None:
+        """A pause that the monotonic clock does not count, as of a virtual machine."""
+        if node.replica is not None and node.paused_until <= self.now:
+            self.say(f"stop {node.name} for {duration:.0f}")
+            node.paused_until = node.stopped_until = self.now + duration
+            node.offset -= duration * node.rate
+
+    def set_wall(self, node: Node, offset: float) -> None:
+        self.say(f"wall clock of {node.slot} is off by {offset:.0f}")
+        for process in self.processes(node.slot):
+            process.wall_offset = offset
+
     def pause(self, node: Node, duration: float) -> None:
         if node.replica is not None:
-            self.say(f"pause {node.slot} for {duration:.0f}")
+            self.say(f"pause {node.name} for {duration:.0f}")
             node.paused_until = max(node.paused_until, self.now + duration)
 
     def _start_ticks(self, node: Node) -> None:
@@ -182,7 +257,7 @@ class World:
         replica = node.replica
         if replica is None or node.boot != boot or self._sleeps(node, self._tick, node, boot):
             return
-        effects = replica.tick(node.clock(self.now))
+        effects = replica.tick(node.clock(self.now), wall_ms=node.wall(self.now))
         if effects:
             self._do(node, effects)
         self.at(self.plan.tick_ms, self._tick, node, boot)
@@ -206,8 +281,13 @@ class World:
             kind = type(effect)
             if kind is Send:
                 message = effect.message  # type: ignore[union-attr]
+                if type(message) is m.Recovery:
+                    life = message.vector[node.slot]
+                    self._announced[node.slot] = max(self._announced[node.slot], life)
                 for to in effect.to:  # type: ignore[union-attr]
-                    self.send(node.slot, to, message)
+                    for process in self.processes(to):
+                        if process.is_alive or process is self.nodes[to]:
+                            self.send(node, process, message)
                 for hook in self.on_send:
                     hook(node, message)
             elif kind is Reply or kind is Rejected:
@@ -222,7 +302,7 @@ class World:
                 assert isinstance(machine, Machine)
                 self.checker.restored(node.slot, node.replica.applied, machine.state)
             elif self.trace is not None:
-                self.say(f"voter {node.slot}: {effect}")
+                self.say(f"voter {node.name}: {effect}")
 
     def _acknowledge(self, node: Node, reply: Reply) -> None:
         assert node.replica is not None
@@ -232,23 +312,23 @@ class World:
 
     # -- network -----------------------------------------------------------------
 
-    def send(self, sender: int, to: int, message: m.Message) -> None:
+    def send(self, sender: Node, to: Node, message: m.Message) -> None:
         if self.trace is not None:
-            self.say(f"{sender} -> {to} {message}")
-        link = (sender, to)
+            self.say(f"{sender.name} -> {to.name} {message}")
+        link = (sender.name, to.name)
         held = self.held.get(link)
-        if held is not None and isinstance(message, m.StartViewChange | m.DoViewChange):
+        if held is not None and isinstance(message, self.holds):
             held.append(message)
             return
         plan, random = self.plan, self.random
         if self.healed:
-            self.at(random.uniform(0.2, 2), self._deliver, sender, to, message)
+            self.at(random.uniform(0.2, 2), self._deliver, sender.slot, to, message)
             return
         luck = random.random()
         if link in self.cut:
             # What a broken link has swallowed may still come out at its other end later.
             if luck < plan.late:
-                self.at(random.uniform(100, 4000), self._deliver, sender, to, message)
+                self.at(random.uniform(100, 4000), self._deliver, sender.slot, to, message)
             return
         if luck < plan.drop:
             return
@@ -257,27 +337,36 @@ class World:
         if luck < plan.late:
             delay = random.uniform(100, 4000)
         elif luck < plan.late + plan.twice:
-            self.at(delay * random.uniform(1, 300), self._deliver, sender, to, message)
+            late = delay * random.uniform(1, 300)
+            self.at(late, self._deliver, sender.slot, to, message)
         if plan.codec:
             message = m.decode(m.encode(message))
-        self.at(delay, self._deliver, sender, to, message)
+        self.at(delay, self._deliver, sender.slot, to, message)
 
     def release(self, link: tuple[int, int]) -> None:
+        sender, to = link
         for message in self.held.pop(link, []):
-            self.at(self.random.uniform(0.2, 5), self._deliver, *link, message)
+            self.at(self.random.uniform(0.2, 5), self._deliver, sender, self.nodes[to], message)
 
-    def _deliver(self, sender: int, to: int, message: m.Message) -> None:
-        node = self.nodes[to]
+    def _deliver(self, sender: int, node: Node, message: m.Message) -> None:
+        """To whatever life the process is in by then."""
         replica = node.replica
-        if replica is None or self._sleeps(node, self._deliver, sender, to, message):
+        if replica is None or self._sleeps(node, self._deliver, sender, node, message):
             return
         if isinstance(message, m.PrepareOk):
             self.checker.answered(message.view, sender, message.op)
-        effects = replica.receive(sender, message, node.clock(self.now))
+        effects = replica.receive(
+            sender, message, node.clock(self.now), wall_ms=node.wall(self.now)
+        )
         if effects:
             self._do(node, effects)
 
     # -- clients' doors ----------------------------------------------------------
+
+    def door(self, slot: int) -> Node:
+        """Whom clients of a slot find there: any of its processes that lives."""
+        living = [node for node in self.processes(slot) if node.is_alive]
+        return self.random.choice(living) if living else self.nodes[slot]
 
     def submit(self, node: Node, command: bytes, answer: Callable[[Any], None]) -> None:
         replica = node.replica
@@ -285,8 +374,8 @@ class World:
             return
         node.requests += 1
         node.replies[node.requests] = answer
-        clock = node.clock(self.now)
-        self._do(node, replica.submit(node.requests, command, clock, wall_ms=clock))
+        clock, wall = node.clock(self.now), node.wall(self.now)
+        self._do(node, replica.submit(node.requests, command, clock, wall_ms=wall))
 
     def query(
         self, node: Node, read: Callable[[Machine], Any], answer: Callable[[Any, int], None]
@@ -303,7 +392,7 @@ class World:
         found, op = read(machine), replica.applied
 
         def confirm() -> None:
-            if replica.read_allowed(node.clock(self.now)):
+            if replica.read_allowed(node.clock(self.now), wall_ms=node.wall(self.now)):
                 answer(found, op)
             else:
                 answer(Rejected(0, None, None), -1)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ def commit(*puts: c.Put) -> c.Commit:
 
 def noted(command: c.Command, *results: c.Result) -> list[Event]:
     events = EventLog()
-    events.note(7, 1000, command, results or (c.Done(),))
+    events.note(7, command, results or (c.Done(),), time_ms=1000, elapsed_ms=3)
     return events.after(0, limit=EVENTS_MAX)
 
 
@@ -67,6 +67,12 @@ def noted(command: c.Command, *results: c.Result) -> list[Event]:
         (c.Drain(2, True), c.Done(), "drain", "agent-2 drains"),
         (c.Drain(2, False), c.Done(), "drain", "agent-2 drains no more"),
         (c.Reap(("a", "b", "c")), c.Done(), "reap", "reaped 3 stripes"),
+        (
+            c.Doubt(((2, 3), (4, 1))),
+            c.Done(),
+            "doubt",
+            "unfinished stripes of 2 writers found",
+        ),
         (c.Fence(2, 3, 40), c.Done(), "fence", "fence agent-2 incarnation 3 below stripe 40"),
         (
             c.AgentUp(2, "boot", "a", "g", "s", "h", "n", 1),
@@ -91,7 +97,7 @@ def test_each_put_of_a_commit_is_an_event_with_its_own_outcome() -> None:
 def test_the_newest_are_told_oldest_first_and_old_ones_are_forgotten() -> None:
     events = EventLog()
     for op in range(1, EVENTS_MAX + 6):
-        events.note(op, op, c.OpenSession(), (c.Done(op),))
+        events.note(op, c.OpenSession(), (c.Done(op),), time_ms=op, elapsed_ms=op)
     everything = events.after(0, limit=EVENTS_MAX * 2)
     assert [event.op for event in everything] == list(range(6, EVENTS_MAX + 6))
     assert events.after(0, limit=2) == everything[-2:]
@@ -109,7 +115,7 @@ def test_long_paths_are_cut() -> None:
 def test_the_bytes_of_files_are_not_kept_alive() -> None:
     events = EventLog()
     command = commit(put("/a"))
-    events.note(1, 1, command, (c.Done(),))
+    events.note(1, command, (c.Done(),), time_ms=1, elapsed_ms=1)
     file = command.puts[0].files[0]
     holders = [one for one in gc.get_referrers(file, command) if isinstance(one, tuple)]
     assert all(one is command.puts[0].files for one in holders)
@@ -117,21 +123,21 @@ def test_the_bytes_of_files_are_not_kept_alive() -> None:
 
 def test_the_rate_is_counted_over_the_window_or_as_far_back_as_memory_reaches() -> None:
     events = EventLog()
-    assert events.per_second(now_ms=10_000, window_ms=5000) == 0
-    for time_ms in (1000, 6000, 7000, 8000):
-        events.note(time_ms, time_ms, c.OpenSession(), (c.Done(),))
-    assert events.per_second(now_ms=10_000, window_ms=5000) == 3 / 5
+    assert events.per_second(elapsed_ms=10_000, window_ms=5000) == 0
+    for at in (1000, 6000, 7000, 8000):
+        events.note(at, c.OpenSession(), (c.Done(),), time_ms=1, elapsed_ms=at)
+    assert events.per_second(elapsed_ms=10_000, window_ms=5000) == 3 / 5
     for op in range(EVENTS_MAX):
-        events.note(op, 9000, c.OpenSession(), (c.Done(),))
-    assert events.per_second(now_ms=10_000, window_ms=5000) == EVENTS_MAX
+        events.note(op, c.OpenSession(), (c.Done(),), time_ms=1, elapsed_ms=9000)
+    assert events.per_second(elapsed_ms=10_000, window_ms=5000) == EVENTS_MAX
 
 
 def test_a_machine_restored_from_a_snapshot_begins_anew() -> None:
     old, new = NamespaceMachine(), NamespaceMachine()
-    old.apply(1, 5, c.encode(c.OpenSession()))
+    old.apply(1, 5, 5, c.encode(c.OpenSession()))
     for chunk in old.snapshot():
         new.restore(chunk)
     assert [event.text for event in old.events.after(0, limit=9)] == ["session 1 opened"]
     assert new.events.after(0, limit=9) == []
-    new.apply(2, 6, c.encode(c.OpenSession()))
+    new.apply(2, 6, 6, c.encode(c.OpenSession()))
     assert [event.text for event in new.events.after(0, limit=9)] == ["session 2 opened"]

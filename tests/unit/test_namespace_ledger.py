@@ -68,7 +68,7 @@ def test_a_stripe_is_known_from_its_first_file_on_and_freed_with_its_last(world:
     assert live(world) == {stripe.id: 70}
     assert (ledger.live_bytes, list(ledger.partly_dead)) == (70, [stripe.id])
 
-    world.now_ms = 9000
+    world.elapsed_ms = 9000
     world.delete("/b")
     assert live(world) == {}
     assert (ledger.live_bytes, ledger.payload_bytes) == (0, 0)
@@ -399,7 +399,7 @@ def test_stripes_are_freed_in_the_order_of_time(world: World) -> None:
     for stripe in stripes:
         world.put_in(f"/{stripe.id}", stripe)
     for stripe in [stripes[1], stripes[2], stripes[0]]:
-        world.now_ms += 10
+        world.elapsed_ms += 10
         world.delete(f"/{stripe.id}")
     freed = list(world.state.ledger.freed_ms.items())
     assert [id_ for id_, _ in freed] == [stripes[1].id, stripes[2].id, stripes[0].id]
@@ -407,6 +407,17 @@ def test_stripes_are_freed_in_the_order_of_time(world: World) -> None:
 
 
 # Fences
+
+
+def test_a_writer_is_doubted_since_it_was_first_and_until_it_is_fenced(world: World) -> None:
+    world.elapsed_ms = 500
+    world.do(c.Doubt(((2, 1), (3, 1))))
+    world.elapsed_ms = 900
+    world.do(c.Doubt(((3, 1), (4, 1))))
+    ledger = world.state.ledger
+    assert ledger.doubted_ms == {(2, 1): 500, (3, 1): 500, (4, 1): 900}
+    world.do(c.Fence(3, 1, 7))
+    assert ledger.doubted_ms == {(2, 1): 500, (4, 1): 900}
 
 
 def test_a_fenced_stripe_can_never_be_defined(world: World) -> None:
@@ -474,12 +485,13 @@ def test_larger_inline_files_wait_for_demotion_the_oldest_first(world: World) ->
     world.put("/small", LARGE[1:])
     first = world.put("/first", LARGE).number
     second = world.put("/second", LARGE).number
+    world.now_ms, world.elapsed_ms = 1_000_000, 60
     third = world.put("/third", LARGE).number
     world.rename("/first", "/moved")
-    assert list(world.state.demotable) == [first, second, third]
+    assert world.state.demotable_ms == {first: 50, second: 50, third: 60}
     world.delete("/second")
     newer = world.put("/moved", LARGE, overwrite=True).number
-    assert list(world.state.demotable) == [third, newer]
+    assert list(world.state.demotable_ms) == [third, newer]
 
 
 def test_demotion_moves_the_bytes_and_keeps_the_file(world: World) -> None:
@@ -493,7 +505,7 @@ def test_demotion_moves_the_bytes_and_keeps_the_file(world: World) -> None:
     assert after == replace(before, inline=None, extents=extents, layout=1)
     assert world.files() == {"/a": extents}
     assert (world.state.bytes_inline, world.state.bytes_logical) == (0, len(LARGE))
-    assert (list(world.state.demotable), live(world)) == ([], {stripe.id: len(LARGE)})
+    assert (list(world.state.demotable_ms), live(world)) == ([], {stripe.id: len(LARGE)})
 
 
 def test_a_move_is_done_only_if_the_file_is_as_it_was_read(world: World) -> None:
@@ -537,7 +549,7 @@ def test_a_relocation_moves_what_it_can_and_counts_it(world: World) -> None:
     assert world.do(c.Relocate((stripe,), moves)) == c.Done(2)
     assert live(world) == {stripe.id: 2 * len(LARGE)}
     assert list(world.state.ledger.partly_dead) == [stripe.id]
-    assert list(world.state.demotable) == []
+    assert list(world.state.demotable_ms) == []
 
 
 def test_a_relocation_to_a_restarted_agent_moves_nothing(world: World) -> None:
@@ -680,9 +692,9 @@ def test_a_drained_agent_stays_so_through_its_lives_until_that_is_over(world: Wo
 
 
 def test_an_agent_is_down_since_the_command_that_said_so(world: World) -> None:
-    world.now_ms = 5000
+    world.elapsed_ms = 5000
     world.do(c.AgentDown(1, 1))
-    world.now_ms = 9000
+    world.elapsed_ms = 9000
     world.do(c.AgentDown(1, 1))
     assert world.state.agents[1].down_ms == 5000
     world.do(agent_up(1))
@@ -701,6 +713,7 @@ def example_commands(world: World) -> list[c.Command]:
         world.delete_of("/e", recursive=True),
         c.Relocate((stripe,), (c.Move(1, 0, (Extent(stripe.id, 0, 2),)),)),
         c.MoveShards((c.ShardMove(stripe.id, 0, ((1, Place(4, 1)),)),)),
+        c.Doubt(((0, 1), (2, 3))),
         c.Fence(0, 1, 2**62),
         c.Reap((stripe.id,)),
         agent_up(3, "boot"),

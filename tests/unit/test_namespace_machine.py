@@ -166,6 +166,7 @@ class NamespaceMachine(RuleBasedStateMachine):
         self.naive = Naive()
         self.now_ms = 0  # the leader's clock; a new leader's may be behind
         self.clock_ms = 0
+        self.elapsed_ms = 0
         self.lives = Counter[int]()
         self.up: dict[int, bool] = {}
         self.fences = Counter[tuple[int, int]]()
@@ -188,10 +189,17 @@ class NamespaceMachine(RuleBasedStateMachine):
 
     def apply(self, command: c.Command) -> tuple[c.Result, ...]:
         self.clock_ms = max(self.clock_ms, self.now_ms)
-        results = self.state.apply(command, now_ms=self.now_ms)
-        again = self.twin.apply(c.decode(c.encode(command)), now_ms=self.now_ms)
+        self.elapsed_ms += 7
+        times = {"now_ms": self.now_ms, "elapsed_ms": self.elapsed_ms}
+        results = self.state.apply(command, **times)
+        again = self.twin.apply(c.decode(c.encode(command)), **times)
         assert c.decode_results(c.encode(results)) == again
         return results
+
+    @property
+    def clocks(self) -> dict[str, int]:
+        """What even a refused command moves."""
+        return {"clock_ms": self.clock_ms, "elapsed_ms": self.elapsed_ms}
 
     def do(self, command: c.Command, errors: Errors) -> c.Done | None:
         """Applies a client's command and checks that it was refused if it had to be."""
@@ -200,7 +208,7 @@ class NamespaceMachine(RuleBasedStateMachine):
         self.history.append((command, results))
         if isinstance(result, c.Refused):
             assert type(result.error()) in errors, (command, result, errors)
-            assert dump(self.state, sessions=False) == before | {"clock_ms": self.clock_ms}
+            assert dump(self.state, sessions=False) == before | self.clocks
             return None
         assert not errors, (command, result, errors)
         return result
@@ -256,7 +264,7 @@ class NamespaceMachine(RuleBasedStateMachine):
         if result.changed:
             self.up[slot] = True
         else:
-            assert dump(self.state) == before | {"clock_ms": self.clock_ms}
+            assert dump(self.state) == before | self.clocks
 
     def stop_agent(self, slot: int, life: int) -> None:
         self.apply(c.AgentDown(slot, life))
@@ -440,7 +448,7 @@ class NamespaceMachine(RuleBasedStateMachine):
             self.known.add(stripe.id)
         before = dump(self.state)
         assert self.apply(command) == (c.Done(0, changed=False),)
-        assert dump(self.state) == before
+        assert dump(self.state) == before | self.clocks
 
     @precondition(lambda self: self.state.ledger.entries)
     @rule(data=st.data(), late=st.booleans())
@@ -517,7 +525,7 @@ class NamespaceMachine(RuleBasedStateMachine):
             return  # not recorded, on purpose: it is a new try
         before = dump(self.state, sessions=False)
         assert self.apply(command) == results
-        assert dump(self.state, sessions=False) == before | {"clock_ms": self.clock_ms}
+        assert dump(self.state, sessions=False) == before | self.clocks
 
     # -- what always holds --------------------------------------------------------
 
@@ -557,10 +565,10 @@ class NamespaceMachine(RuleBasedStateMachine):
         assert self.state.bytes_logical == sum(record.size for record in shown)
         assert self.state.tree.files == len(shown) == len(records) - self.state.doomed.files
         assert self.state.bytes_inline == sum(len(record.inline or b"") for record in records)
-        assert sorted(self.state.demotable) == sorted(
+        assert sorted(self.state.demotable_ms) == sorted(
             r.id for r in records if r.inline is not None and r.size > DEMOTE_BYTES_MIN
         )
-        assert list(self.state.demotable) == sorted(self.state.demotable), "oldest first"
+        assert list(self.state.demotable_ms) == sorted(self.state.demotable_ms), "oldest first"
 
     @invariant()
     def a_file_has_its_size_in_exactly_one_kind_of_place(self) -> None:
@@ -612,6 +620,7 @@ class NamespaceMachine(RuleBasedStateMachine):
     @invariant()
     def time_never_goes_back(self) -> None:
         assert self.state.clock_ms == self.clock_ms
+        assert self.state.elapsed_ms == self.elapsed_ms
 
     @invariant()
     def the_twin_behind_the_wire_is_equal(self) -> None:

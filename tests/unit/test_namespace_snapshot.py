@@ -16,9 +16,10 @@ def busy_state(commands: int) -> NamespaceState:
     rng = random.Random(SEED)
     state = NamespaceState()
     for slot in range(4):
-        state.apply(c.AgentUp(slot, f"boot-{slot}", "a", "g", "s", "h", "n", 1), now_ms=1)
-    state.apply(c.AgentDown(2, 1), now_ms=2)
-    sessions = [state.apply(c.OpenSession(), now_ms=3)[0].number for _ in range(3)]
+        agent = c.AgentUp(slot, f"boot-{slot}", "a", "g", "s", "h", "n", 1)
+        state.apply(agent, now_ms=1, elapsed_ms=1)
+    state.apply(c.AgentDown(2, 1), now_ms=2, elapsed_ms=1)
+    sessions = [state.apply(c.OpenSession(), now_ms=3, elapsed_ms=2)[0].number for _ in range(3)]
     places = (Place(0, 1), Place(1, 1), Place(3, 1))
     for number in range(1, commands):
         session, path = rng.choice(sessions), f"/d{rng.randrange(9)}/f{rng.randrange(40)}"
@@ -48,8 +49,8 @@ def busy_state(commands: int) -> NamespaceState:
         elif state.ledger.freed_ms:
             command = c.Reap((next(iter(state.ledger.freed_ms)),))
         else:
-            command = c.Fence(3, 1, number)
-        state.apply(command, now_ms=10 + number)
+            command = rng.choice((c.Fence(3, 1, number), c.Doubt(((3, 0), (2, number)))))
+        state.apply(command, now_ms=10 + number, elapsed_ms=5 * number)
     return state
 
 
@@ -73,15 +74,16 @@ def test_an_empty_state_can_be_copied() -> None:
 def test_both_go_on_alike_after_the_copy() -> None:
     state = busy_state(400)
     copy = restore(list(s.snapshot(state)))
-    session = state.apply(c.OpenSession(), now_ms=9000)
-    assert copy.apply(c.OpenSession(), now_ms=9000) == session
+    session = state.apply(c.OpenSession(), now_ms=9000, elapsed_ms=8000)
+    assert copy.apply(c.OpenSession(), now_ms=9000, elapsed_ms=8000) == session
     number = session[0].number
     for command in (
         c.Delete(number, 1, "/d1", True),
         c.Rename(number, 2, "/d2", "/d3/moved", False),
         c.Delete(number, 3, "/", True),
     ):
-        assert state.apply(command, now_ms=9001) == copy.apply(command, now_ms=9001)
+        times = {"now_ms": 9001, "elapsed_ms": 8001}
+        assert state.apply(command, **times) == copy.apply(command, **times)
     assert dump(copy) == dump(state)
 
 

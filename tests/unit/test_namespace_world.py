@@ -30,11 +30,12 @@ def file_in(path: str, *extents: Extent, checksum: int = 0) -> c.NewFile:
 
 
 class World:
-    """A namespace whose clock stands still until a test moves it."""
+    """A namespace whose clocks stand still until a test moves them."""
 
     def __init__(self, agents: int = 4) -> None:
         self.state = NamespaceState()
         self.now_ms = 1000
+        self.elapsed_ms = 50
         for slot in range(agents):
             self.do(agent_up(slot))
         self.session = self.do(c.OpenSession()).number
@@ -42,7 +43,7 @@ class World:
         self._counter = 0
 
     def apply(self, command: c.Command) -> tuple[c.Result, ...]:
-        return self.state.apply(command, now_ms=self.now_ms)
+        return self.state.apply(command, now_ms=self.now_ms, elapsed_ms=self.elapsed_ms)
 
     def do(self, command: c.Command) -> c.Done:
         """The one result of a command; a refusal is raised as its error."""
@@ -180,6 +181,7 @@ def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
             for id_, entry in sorted(ledger.entries.items())
         },
         "freed": list(ledger.freed_ms.items()),
+        "doubted": list(ledger.doubted_ms.items()),
         "fences": dict(sorted(ledger.fences.items())),
         "reaped": {who: sorted(numbers) for who, numbers in sorted(ledger.reaped.items())},
         "partly_dead": sorted(ledger.partly_dead),
@@ -190,8 +192,9 @@ def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
         "boots": {slot: list(boots.items()) for slot, boots in sorted(state._boots.items())},
         "roster_version": state.roster_version,
         "clock_ms": state.clock_ms,
+        "elapsed_ms": state.elapsed_ms,
         "bytes": (state.bytes_logical, state.bytes_inline),
-        "demotable": list(state.demotable),
+        "demotable": list(state.demotable_ms.items()),
         "last_file": state._last_file,
     }  # fmt: skip
 
@@ -218,10 +221,11 @@ def test_the_dump_shows_every_part_that_a_state_and_its_ledger_have() -> None:
     state = NamespaceState()
     assert set(vars(state)) == {
         "tree", "doomed", "ledger", "health", "sessions", "agents", "files", "clock_ms",
-        "bytes_inline", "demotable", "roster_version", "_boots", "_last_file", "_sweep_at_once",
+        "elapsed_ms", "bytes_inline", "demotable_ms", "roster_version", "_boots", "_last_file",
+        "_sweep_at_once",
     }  # fmt: skip
     assert set(vars(state.ledger)) == {
-        "entries", "freed_ms", "fences", "reaped", "partly_dead", "health",
+        "entries", "freed_ms", "doubted_ms", "fences", "reaped", "partly_dead", "health",
         "live_bytes", "payload_bytes", "stored_bytes", "_last_number",
     }  # fmt: skip
     assert set(vars(state.tree)) == {"root"}
@@ -254,6 +258,11 @@ def test_time_comes_with_commands_and_never_goes_back() -> None:
     world.now_ms = 3000
     assert world.put("/b").time_ms == 5000
     assert world.state.stat("/b").mtime_ms == world.state.stat("/").mtime_ms == 5000
+    world.elapsed_ms = 700
+    world.mkdirs("/c")
+    world.elapsed_ms = 600
+    world.mkdirs("/d")
+    assert world.state.elapsed_ms == 700
 
 
 def test_an_agent_is_recorded_as_it_announced_itself() -> None:

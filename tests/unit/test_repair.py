@@ -190,13 +190,13 @@ def test_an_agent_that_is_down_keeps_its_shards_until_it_is_given_up() -> None:
     away = with_agent(cluster_of(8), 3, up=False, down_ms=1000)
     assert list(plan_repair([stripe], away).waiting) == [stripe.id]
     assert not choose_targets(stripe, away)
-    for now_ms, given_up in [(1000, set()), (10_999, set()), (11_000, {3})]:
-        assert overdue(away.agents, now_ms=now_ms, delay_s=10.0) == given_up
+    for elapsed_ms, given_up in [(1000, set()), (10_999, set()), (11_000, {3})]:
+        assert overdue(away.agents, elapsed_ms=elapsed_ms, delay_s=10.0) == given_up
     assert list(plan_repair([stripe], replace(away, gone={3})).rebuild) == [stripe.id]
 
 
 def test_an_agent_that_is_up_is_never_overdue() -> None:
-    assert not overdue({0: agent(0)}, now_ms=10**9, delay_s=1.0)
+    assert not overdue({0: agent(0)}, elapsed_ms=10**9, delay_s=1.0)
 
 
 def test_with_too_few_left_it_waits_for_those_that_may_return() -> None:

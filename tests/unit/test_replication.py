@@ -32,9 +32,11 @@ class Journal:
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, bytes]] = []
+        self.elapsed: list[int] = []
 
-    def apply(self, op: int, time_ms: int, command: bytes) -> int:
+    def apply(self, op: int, time_ms: int, elapsed_ms: int, command: bytes) -> int:
         self.rows.append((op, time_ms, command))
+        self.elapsed.append(elapsed_ms)
         return len(self.rows)
 
     def snapshot(self) -> Iterator[bytes]:
@@ -48,6 +50,7 @@ class Journal:
 class Cluster:
     def __init__(self, voters: int, limits: Limits | None = None) -> None:
         self.now = 1000
+        self.wall_ahead = [0] * voters  # of each voter's wall clock, before its monotonic one
         self.limits = limits
         self.voters: list[Replica | None] = [self.blank(slot, voters) for slot in range(voters)]
         self.cut: set[int] = set()
@@ -62,7 +65,7 @@ class Cluster:
             slot=slot,
             voters=voters,
             machine=Journal,
-            random=Random(slot * 1000 + self.now),
+            random=Random(slot * 100_000 + self.now),
             timing=TIMING,
             limits=self.limits,
         )
@@ -86,14 +89,26 @@ class Cluster:
             for sender, to, message in mail:
                 receiver = self.voters[to]
                 if receiver is not None and not {sender, to} & self.cut:
-                    self.do(to, receiver.receive(sender, message, self.now))
+                    self.do(to, self.receive(to, sender, message))
             if self.now % 10 == 0:
                 for slot, replica in enumerate(self.voters):
                     if replica is not None:
-                        self.do(slot, replica.tick(self.now))
+                        self.do(slot, replica.tick(self.now, wall_ms=self.wall(slot)))
+
+    def wall(self, slot: int) -> int:
+        return self.now + self.wall_ahead[slot]
+
+    def receive(self, slot: int, sender: int, message: m.Message) -> list[Effect]:
+        return self[slot].receive(sender, message, self.now, wall_ms=self.wall(slot))
+
+    def may_read(self, slot: int) -> bool:
+        return self[slot].read_allowed(self.now, wall_ms=self.wall(slot))
+
+    def elapsed(self) -> int:
+        return self[self.leader()].elapsed_ms(self.now)
 
     def submit(self, slot: int, request: object, command: bytes = b"x") -> None:
-        self.do(slot, self[slot].submit(request, command, self.now, wall_ms=self.now))
+        self.do(slot, self[slot].submit(request, command, self.now, wall_ms=self.wall(slot)))
 
     def kill(self, *slots: int) -> None:
         for slot in slots:
@@ -129,11 +144,11 @@ def test_a_lone_command_goes_out_at_once_and_is_answered_after_a_quorum() -> Non
     assert isinstance(send, Send)
     assert isinstance(send.message, m.Prepare)
     assert send.to == (1, 2, 3, 4)
-    acks = [cluster[slot].receive(0, send.message, cluster.now)[0] for slot in (1, 2)]
+    acks = [cluster.receive(slot, 0, send.message)[0] for slot in (1, 2)]
     assert all(isinstance(ack, Send) for ack in acks)
-    assert cluster[0].receive(1, acks[0].message, cluster.now) == []
-    assert cluster[0].receive(1, acks[0].message, cluster.now) == [], "the same vote again"
-    assert cluster[0].receive(2, acks[1].message, cluster.now) == [Reply("a", 1, 1, (0, 1, 2))]
+    assert cluster.receive(0, 1, acks[0].message) == []
+    assert cluster.receive(0, 1, acks[0].message) == [], "the same vote again"
+    assert cluster.receive(0, 2, acks[1].message) == [Reply("a", 1, 1, (0, 1, 2))]
 
 
 def test_commands_that_come_during_a_round_share_the_next() -> None:
@@ -193,16 +208,154 @@ def test_too_many_waiting_commands_are_rejected() -> None:
     assert cluster.rejections() == dict.fromkeys((3, 4), RejectReason.OVERLOADED)
 
 
+# -- time ------------------------------------------------------------------------
+
+DAY_MS = 86_400_000
+
+
+def stamps(cluster: Cluster, slot: int) -> list[int]:
+    return [time_ms for _, time_ms, _ in cluster.rows(slot)]
+
+
+@pytest.mark.parametrize("ahead", [DAY_MS, -DAY_MS])
+@pytest.mark.parametrize("wrong", range(3))
+def test_one_wrong_wall_clock_cannot_push_the_time_of_the_log(wrong: int, ahead: int) -> None:
+    """Nor the leader's own, nor for one command, nor in the first moment of a view."""
+    cluster = Cluster(3)
+    cluster.run(250)
+    for number in range(4):
+        cluster.wall_ahead[wrong] = ahead if number % 2 else 0
+        leader = cluster.leader()
+        cluster.submit(leader, number)
+        cluster.run(10)
+        assert cluster.replied(number)
+        cluster.run(250)
+        if number == 1:
+            cluster.kill(0)
+            cluster.run(1500)
+            cluster.restart(0)
+            cluster.run(500)
+    leader = cluster.leader()
+    times = stamps(cluster, leader)
+    assert times == sorted(times)
+    assert max(times) <= cluster.now
+    assert cluster.now - times[-1] < 500, "and it does not hold it back"
+
+
+def test_nothing_is_logged_before_a_quorum_has_said_what_time_it_is() -> None:
+    """A founder's own clock alone could be a day ahead."""
+    cluster = Cluster(3)
+    alone = cluster.blank(0, 3)
+    alone.form("c", cluster.now)
+    assert alone.submit("a", b"x", cluster.now, wall_ms=DAY_MS) == []
+    ok = m.PrepareOk("c", alone.vector, 0, 0, cluster.now, cluster.now)
+    alone.receive(1, ok, cluster.now + 1, wall_ms=DAY_MS + 1)
+    (send,) = [
+        effect
+        for effect in alone.tick(cluster.now + 2, wall_ms=DAY_MS + 2)
+        if isinstance(effect, Send) and isinstance(effect.message, m.Prepare)
+    ]
+    assert isinstance(send.message, m.Prepare)
+    assert send.message.entry.time_ms <= cluster.now + 2
+
+
 def test_time_in_the_log_never_goes_back() -> None:
     cluster = Cluster(3)
-    cluster.do(0, cluster[0].submit("a", b"a", cluster.now, wall_ms=9_000_000))
+    cluster.wall_ahead = [9_000_000] * 3
     cluster.run(200)
+    cluster.submit(0, "a")
+    cluster.run(200)
+    cluster.wall_ahead = [5] * 3
     cluster.kill(0)
     cluster.run(1500)
     leader = cluster.leader()
-    cluster.do(leader, cluster[leader].submit("b", b"b", cluster.now, wall_ms=5))
+    cluster.submit(leader, "b")
     cluster.run(50)
-    assert [time_ms for _, time_ms, _ in cluster.rows(leader)] == [9_000_000, 9_000_000]
+    first, second = stamps(cluster, leader)
+    assert first == second > 9_000_000
+
+
+def test_time_elapses_whether_or_not_anything_is_logged() -> None:
+    cluster = Cluster(3)
+    cluster.run(300)
+    before = cluster.elapsed()
+    cluster.run(5000)
+    assert cluster.elapsed() - before == 5000
+    cluster.submit(0, "a")
+    logged = cluster.elapsed()
+    cluster.run(10)
+    machine = cluster[1].machine
+    assert isinstance(machine, Journal)
+    assert machine.elapsed == [logged]
+
+
+@pytest.mark.parametrize("ahead", [DAY_MS, -DAY_MS])
+def test_elapsed_time_does_not_know_the_wall_clocks(ahead: int) -> None:
+    cluster = Cluster(3)
+    cluster.run(300)
+    before = cluster.elapsed()
+    cluster.wall_ahead = [ahead] * 3
+    cluster.submit(0, "a")
+    cluster.run(1000)
+    assert cluster.elapsed() - before == 1000
+
+
+def test_a_new_leader_goes_on_with_the_elapsed_time_of_an_idle_one() -> None:
+    cluster = Cluster(3)
+    cluster.run(10_000)
+    before = cluster.elapsed()
+    cluster.kill(0)
+    cluster.run(1500)
+    assert 0 <= cluster.elapsed() - before <= 1500
+
+
+def test_leaders_that_change_every_few_seconds_do_not_hold_elapsed_time_up() -> None:
+    cluster = Cluster(3)
+    cluster.run(300)
+    before, began = cluster.elapsed(), cluster.now
+    for _ in range(10):
+        gone = cluster.leader()
+        cluster.kill(gone)
+        cluster.run(1500)
+        cluster.restart(gone)
+        cluster.run(1500)
+    passed = cluster.now - began
+    assert 0.5 * passed < cluster.elapsed() - before <= passed
+
+
+def test_time_in_which_nobody_could_lead_does_not_count() -> None:
+    """Those who were waited for could not have come back in it."""
+    cluster = Cluster(3)
+    cluster.run(300)
+    before = cluster.elapsed()
+    cluster.cut = {1, 2}
+    cluster.run(60_000)
+    cluster.cut = set()
+    cluster.run(1000)
+    assert cluster.elapsed() - before < 4000
+
+
+def test_a_leader_that_stood_still_counts_little_of_it() -> None:
+    cluster = Cluster(3)
+    cluster.run(300)
+    before = cluster.elapsed()
+    cluster.now += 3_600_000
+    assert cluster.elapsed() - before <= TIMING.failure_timeout_ms
+    cluster.run(3000)
+    assert cluster.elapsed() - before <= 3000 + TIMING.failure_timeout_ms
+
+
+def test_a_snapshot_carries_both_clocks() -> None:
+    cluster = Cluster(3, Limits(log_entries_max=10))
+    cluster.kill(2)
+    for number in range(60):
+        cluster.submit(0, number)
+        cluster.run(30)
+    cluster.restart(2)
+    cluster.run(1500)
+    assert len(cluster[2].log) == 0
+    assert cluster[2].log.base_time_ms == cluster[0].log.base_time_ms > 0
+    assert cluster[2].log.base_elapsed_ms == cluster[0].log.base_elapsed_ms > 0
 
 
 # -- losses ----------------------------------------------------------------------
@@ -233,7 +386,7 @@ def test_without_a_quorum_it_refuses_loudly_and_goes_on_when_they_are_back(
     cluster.cut = set(away)
     cluster.run(3000)
     left = next(slot for slot in range(3) if slot not in away)
-    assert not cluster[left].read_allowed(cluster.now)
+    assert not cluster.may_read(left)
     line = cluster[left].needs(cluster.now)
     assert line is not None
     assert "needs 2 of 3 voters and has 1" in line
@@ -298,9 +451,43 @@ def test_a_refused_connection_makes_the_change_as_soon_as_the_lease_allows() -> 
 def test_a_leader_reads_only_within_its_lease() -> None:
     cluster = Cluster(3)
     cluster.run(250)
-    assert cluster[0].read_allowed(cluster.now)
-    assert not cluster[1].read_allowed(cluster.now)
-    assert not cluster[0].read_allowed(cluster.now + TIMING.lease_ms), "it slept and woke up"
+    assert cluster.may_read(0)
+    assert not cluster.may_read(1)
+    cluster.now += TIMING.lease_ms
+    assert not cluster.may_read(0), "it slept and woke up"
+
+
+def test_a_lease_does_not_outlive_a_pause_that_only_the_wall_clock_counted() -> None:
+    cluster = Cluster(3)
+    cluster.run(250)
+    assert cluster.may_read(0)
+    cluster.wall_ahead[0] += 10_000
+    assert not cluster.may_read(0), "its machine stood still, or somebody set its clock"
+    cluster.run(1)
+    assert not cluster.may_read(0), "what was answered before proves nothing"
+
+
+@pytest.mark.parametrize("step", [DAY_MS, 2 * TIMING.skew_ms, -2 * TIMING.skew_ms, -DAY_MS])
+def test_a_wall_clock_that_is_set_costs_the_lease_for_a_moment_and_nothing_else(
+    step: int,
+) -> None:
+    cluster = Cluster(3)
+    cluster.run(250)
+    cluster.wall_ahead[0] += step
+    assert not cluster.may_read(0)
+    cluster.submit(0, "a")
+    cluster.run(15)
+    assert cluster.may_read(0), "the next tick asked the others"
+    assert cluster.replied("a")
+    assert cluster[0].view == 0
+
+
+def test_clocks_that_differ_by_the_time_it_takes_to_read_them_agree() -> None:
+    cluster = Cluster(3)
+    cluster.run(250)
+    cluster.wall_ahead[0] += TIMING.skew_ms
+    assert cluster.may_read(0)
+    assert TIMING.read_ms + 2 * TIMING.skew_ms <= TIMING.lease_ms
 
 
 def test_a_voter_that_answered_a_heartbeat_joins_no_view_change_within_the_lease() -> None:
@@ -314,23 +501,19 @@ def test_a_voter_that_answered_a_heartbeat_joins_no_view_change_within_the_lease
         assert cluster[2].view == 0
         cluster.run(1)
     assert cluster.now - answered >= TIMING.lease_ms - TIMING.heartbeat_ms
-    assert not cluster[0].read_allowed(cluster.now)
+    assert not cluster.may_read(0)
 
 
-def test_a_restarted_voter_joins_no_view_change_for_one_lease() -> None:
+def test_a_leader_that_hears_of_a_new_life_forgets_what_the_former_one_promised() -> None:
+    """The new life does not know of it, and may have begun long before it was heard of."""
     cluster = Cluster(3)
     cluster.run(250)
-    cluster.kill(1)
-    cluster.restart(1)
-    born = cluster.now
-    cluster.run(30)
-    assert cluster[1].status is Status.NORMAL
-    cluster.cut = {0}
-    for slot in (1, 2):
-        cluster.do(slot, cluster[slot].suspect(0, cluster.now))
-    while cluster[1].view == 0:
-        cluster.run(1)
-    assert cluster.now - born >= TIMING.promise_ms
+    cluster.cut = {2}
+    cluster.run(TIMING.lease_ms)
+    assert cluster.may_read(0), "the promise of 1 is enough"
+    founder, _, other = cluster[0].vector
+    cluster.receive(0, 1, m.Recovery("c", (founder, (2, 5), other)))
+    assert not cluster.may_read(0)
 
 
 # -- recovery and transfer -------------------------------------------------------
@@ -348,7 +531,118 @@ def test_a_restarted_voter_begins_the_next_incarnation_with_all_that_was_committ
         assert cluster[1].status is Status.NORMAL
         assert cluster[1].incarnation == life
         assert cluster.rows(1) == cluster.rows(0)
-        assert cluster[0].vector[1] == cluster[2].vector[1] == life
+        assert cluster[0].vector[1] == cluster[2].vector[1] == (life, cluster[1].nonce)
+
+
+def test_a_process_keeps_its_nonce_whatever_number_it_takes() -> None:
+    cluster = Cluster(3)
+    cluster.kill(1)
+    cluster.restart(1)
+    nonce = cluster[1].nonce
+    cluster.run(3)
+    later = (7, nonce + 1)
+    cluster.receive(1, 0, m.HelloReply("c", (cluster[0].vector[0], later, (1, 0)), nonce))
+    cluster.receive(0, 2, m.Heartbeat("c", (cluster[0].vector[0], later, (1, 0)), 0, 0, 0, 0, 0, 0))
+    cluster.run(500)
+    assert cluster[1].status is Status.NORMAL
+    assert cluster[1].vector[1] == cluster[0].vector[1] == (8, nonce)
+
+
+class Twins:
+    """Two processes of slot 1 that began to recover at the same time."""
+
+    def __init__(self, voters: int) -> None:
+        self.cluster = Cluster(voters)
+        self.cluster.kill(1)
+        self.twins = [self.cluster.blank(1, voters) for _ in range(2)]
+        self.twins[1].nonce = self.twins[0].nonce + 1
+        self.others = [slot for slot in range(voters) if slot != 1]
+        self.mail: list[tuple[int, int, m.Message]] = []
+        for which in range(2):
+            self.do(which, self.twins[which].recover("c", self.cluster.now))
+
+    def do(self, which: int, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.mail += [(which, to, effect.message) for to in effect.to]
+
+    def step(self, duration_ms: int) -> None:
+        """Everybody answers everybody; whatever is for slot 1 reaches both."""
+        cluster = self.cluster
+        for _ in range(duration_ms):
+            mail, self.mail = self.mail, []
+            for _, to, message in mail:
+                cluster.do(to, cluster.receive(to, 1, message))
+            answers = [row for row in cluster.mail if row[1] == 1]
+            cluster.mail = [row for row in cluster.mail if row[1] != 1]
+            cluster.run(1)
+            for which, twin in enumerate(self.twins):
+                for sender, _, message in answers:
+                    now = cluster.now
+                    self.do(which, twin.receive(sender, message, now, wall_ms=now))
+                if cluster.now % 10 == 0:
+                    self.do(which, twin.tick(cluster.now, wall_ms=cluster.now))
+
+
+@pytest.mark.parametrize("voters", [3, 5])
+def test_of_two_processes_of_a_slot_that_recover_at_once_one_is_left(voters: int) -> None:
+    world = Twins(voters)
+    operational = 0
+    for _ in range(600):
+        world.step(10)
+        normal = [twin for twin in world.twins if twin.status is Status.NORMAL]
+        lives = {replica.vector[1] for replica in world.cluster.voters if replica is not None}
+        if len(normal) == 2:
+            assert len({twin.vector[1] for twin in normal}) == 2
+        operational += len(normal) == 1 and lives == {normal[0].vector[1]}
+    assert sorted(twin.status.value for twin in world.twins) == ["normal", "superseded"]
+    assert operational > 100
+
+
+@pytest.mark.parametrize("voters", [3, 5])
+def test_a_process_that_died_while_it_recovered_does_not_keep_its_successor_from_it(
+    voters: int,
+) -> None:
+    cluster = Cluster(voters)
+    for _ in range(3):
+        cluster.kill(1)
+        cluster.restart(1)
+        cluster.run(3)
+        assert cluster[1].status is Status.RECOVERING
+        assert cluster[0].vector[1] == (cluster[1].incarnation, cluster[1].nonce)
+    cluster.kill(1)
+    cluster.restart(1)
+    cluster.run(500)
+    assert (cluster[1].status, cluster[1].incarnation) == (Status.NORMAL, 5)
+
+
+@pytest.mark.parametrize("higher", [True, False])
+@pytest.mark.parametrize("voters", [3, 5])
+def test_nor_does_one_that_is_heard_of_late_with_the_same_number(voters: int, higher: bool) -> None:
+    cluster = Cluster(voters)
+    cluster.kill(1)
+    cluster.restart(1)
+    cluster.run(2)
+    nonce = cluster[1].nonce
+    assert cluster[1].vector[1] == (2, nonce)
+    late = (2, nonce + 1 if higher else nonce - 1)
+    for slot in range(voters):
+        if slot != 1:
+            known = cluster[slot].vector
+            cluster.receive(slot, 1, m.Recovery("c", (known[0], late, *known[2:])))
+    cluster.run(500)
+    assert cluster[1].status is Status.NORMAL
+    assert cluster[0].vector[1] == (3 if higher else 2, nonce)
+
+
+def test_a_recovery_of_a_lower_life_is_answered_with_the_lives() -> None:
+    cluster = Cluster(3)
+    higher, lower = (2, 9), (2, 5)
+    known = cluster[0].vector
+    cluster.receive(0, 1, m.Recovery("c", (known[0], higher, known[2])))
+    (answer,) = cluster.receive(0, 1, m.Recovery("c", (known[0], lower, known[2])))
+    assert answer == Send((1,), m.HelloReply("c", (known[0], higher, known[2]), 5))
+    assert cluster[0].vector[1] == higher
 
 
 def test_the_log_is_bounded_though_a_voter_is_down_which_then_gets_a_snapshot() -> None:
@@ -390,28 +684,28 @@ def test_a_message_of_a_former_life_is_no_vote() -> None:
     cluster.cut = {2}
     (send,) = cluster[0].submit("a", b"x", cluster.now, wall_ms=0)
     assert isinstance(send, Send)
-    (late,) = cluster[1].receive(0, send.message, cluster.now)
+    (late,) = cluster.receive(1, 0, send.message)
     assert isinstance(late, Send)
     cluster.kill(1)
     cluster.cut = set()
     cluster.restart(1)
     cluster.run(4)
-    assert cluster[0].vector[1] == 2, "the new life has been heard of"
+    assert cluster[0].vector[1] > (2, 0), "the new life has been heard of"
     before = cluster[0].commit
-    assert cluster[0].receive(1, late.message, cluster.now) == []
+    assert cluster.receive(0, 1, late.message) == []
     assert cluster[0].commit == before
 
 
 def test_messages_of_another_cluster_are_ignored() -> None:
     cluster = Cluster(3)
-    stranger = m.Heartbeat("other", (9, 9, 9), 7, 0, 0, 0, 0)
-    assert cluster[1].receive(0, stranger, cluster.now) == []
-    assert cluster[1].vector == (1, 1, 1)
+    stranger = m.Heartbeat("other", ((9, 9),) * 3, 7, 0, 0, 0, 0, 0)
+    assert cluster.receive(1, 0, stranger) == []
+    assert cluster[1].vector == ((1, 0),) * 3
 
 
 def test_a_replaced_incarnation_stops() -> None:
     cluster = Cluster(3)
-    cluster[1].receive(0, m.Heartbeat("c", (1, 2, 1), 0, 0, 0, 0, 0), cluster.now)
+    cluster.receive(1, 0, m.Heartbeat("c", ((1, 0), (1, 3), (1, 0)), 0, 0, 0, 0, 0, 0))
     assert cluster[1].status is Status.SUPERSEDED
 
 
@@ -419,7 +713,7 @@ def test_one_voter_alone_is_its_own_quorum() -> None:
     cluster = Cluster(1)
     cluster.submit(0, "a")
     assert cluster.replied("a")
-    assert cluster[0].read_allowed(cluster.now)
+    assert cluster.may_read(0)
 
 
 # -- messages --------------------------------------------------------------------
@@ -430,11 +724,11 @@ def sample(kind: type) -> m.Message:
     fields = []
     for field in msgspec.structs.fields(kind):
         if field.name == "vector":
-            fields.append((1, 2, 3))
+            fields.append(((1, 0), (2, 1 << 62), (3, 7)))
         elif field.name == "entry":
-            fields.append(m.Entry(5, (b"a", b"b")))
+            fields.append(m.Entry(5, 4, (b"a", b"b")))
         elif field.name == "entries":
-            fields.append((m.Entry(5, (b"a",)), m.Entry(6, ())))
+            fields.append((m.Entry(5, 4, (b"a",)), m.Entry(6, 5, ())))
         else:
             fields.append(values[field.type])
     return kind(*fields)

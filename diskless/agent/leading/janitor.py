@@ -56,7 +56,6 @@ class Janitor:
         pulses: Mapping[int, Pulse],
         damaged: Callable[[], frozenset[ShardName]],
         tuning: Tuning,
-        now_ms: Callable[[], int],
     ) -> None:
         """`pulses` are the latest answers of agents to this leader's beats; `damaged` tells
         which shards agents have and cannot give."""
@@ -67,8 +66,6 @@ class Janitor:
         self._rewriter = rewriter
         self._pulses = pulses
         self._tuning = tuning
-        self._now_ms = now_ms
-        self._undecided_since: dict[Undecided, float] = {}
 
     @property
     def _state(self) -> NamespaceState:
@@ -89,7 +86,7 @@ class Janitor:
 
     async def reap(self) -> None:
         """Forgets stripes freed long enough ago, then drops their shards."""
-        latest_ms = self._now_ms() - 1000 * self._free_delay_s()
+        latest_ms = self._replica.elapsed_ms() - 1000 * self._free_delay_s()
         freed = self._state.ledger.freed_ms
         due: list[str] = []
         for stripe, since_ms in freed.items():
@@ -146,13 +143,16 @@ class Janitor:
         ends the moves that have left shards behind: a stripe's next version decides.
         """
         await self._end_moves()
-        doubted = {writer for pulse in self._pulses.values() for writer in pulse.undecided}
-        doubted |= self._state.ledger.reaped.keys()
-        before, now_s = self._undecided_since, self._now_ms() / 1000
-        self._undecided_since = {writer: before.get(writer, now_s) for writer in doubted}
-        for writer, since_s in list(self._undecided_since.items()):
-            below = self._fence_for(writer, since_s)
-            if below is not None and below > self._state.ledger.fences.get(writer, 0):
+        undecided = {writer for pulse in self._pulses.values() for writer in pulse.undecided}
+        ledger = self._state.ledger
+        found = {*undecided, *ledger.reaped, *ledger.doubted_ms}
+        if new := tuple(sorted(writer for writer in found if self._is_doubtful(writer))):
+            await self._replica.execute(c.Doubt(new))
+        for writer in sorted(found):
+            below, ledger = self._fence_for(writer), self._state.ledger
+            if below is None:
+                continue
+            if below > ledger.fences.get(writer, 0) or writer in ledger.doubted_ms:
                 log.info("fence writer=%s.%d below=%d", slot_name(writer[0]), writer[1], below)
                 await self._replica.execute(c.Fence(writer[0], writer[1], below))
 
@@ -172,16 +172,28 @@ class Janitor:
         if moves:
             await self._replica.execute(c.MoveShards(tuple(moves)))
 
-    def _fence_for(self, writer: tuple[int, int], since_s: float) -> int | None:
+    def _lives(self, writer: Undecided) -> bool:
+        agent = self._state.agents.get(writer[0])
+        return agent is not None and agent.incarnation == writer[1]
+
+    def _is_doubtful(self, writer: Undecided) -> bool:
+        """Whether it is to be counted from now on how long nobody goes on with what this
+        writer, whose life is over, has left."""
+        ledger = self._state.ledger
+        fenced = ledger.fences.get(writer, 0) >= NO_MORE
+        return not (fenced or writer in ledger.doubted_ms or self._lives(writer))
+
+    def _fence_for(self, writer: Undecided) -> int | None:
         """The number under which the writer has nothing unfinished; None: not known yet.
 
         What agents report holds for all time: numbers only grow, and a stripe that is
         not held any more never will be.
         """
-        slot, incarnation = writer
-        agent = self._state.agents.get(slot)
-        lives = agent is not None and agent.incarnation == incarnation
-        if not lives and self._now_ms() / 1000 - since_s < self._tuning.orphan_delay_s:
+        slot, _ = writer
+        lives = self._lives(writer)
+        elapsed_ms = self._replica.elapsed_ms()
+        since_ms = self._state.ledger.doubted_ms.get(writer, elapsed_ms)
+        if not lives and elapsed_ms - since_ms < 1000 * self._tuning.orphan_delay_s:
             return None  # a client may still bring its stripes to another agent
         up = [a.slot for a in self._state.agents.values() if a.up]
         if any(other not in self._pulses for other in up):
@@ -204,20 +216,20 @@ class Janitor:
     async def demote(self) -> None:
         """Moves inline files that have lived a while into stripes."""
         delay_ms = 1000 * self._tuning.demote_delay_s
-        now_ms = self._now_ms()
+        elapsed_ms = self._replica.elapsed_ms()
         chosen: list[FileRecord] = []
         size = 0
-        for id_ in self._state.demotable:
-            record = self._state.files[id_].record
-            if record.mtime_ms > now_ms - delay_ms or len(chosen) >= REWRITE_FILES_MAX:
+        for id_, since_ms in self._state.demotable_ms.items():
+            if since_ms > elapsed_ms - delay_ms or len(chosen) >= REWRITE_FILES_MAX:
                 break
+            record = self._state.files[id_].record
             chosen.append(record)
             size += record.size
             if size >= REWRITE_BYTES_MAX:
                 break
         if not chosen:
             return
-        oldest_ms = now_ms - chosen[0].mtime_ms
+        oldest_ms = elapsed_ms - self._state.demotable_ms[chosen[0].id]
         if size >= DEMOTE_BYTES_ENOUGH or oldest_ms > DEMOTE_PATIENCE * delay_ms:
             await self._rewriter.rewrite(chosen, sparse=set())
 

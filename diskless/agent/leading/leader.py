@@ -48,7 +48,6 @@ class Leader:
         reader: Reader,
         hosts: Hosts | None,
         inline_room: Callable[[], bool],
-        now_ms: Callable[[], int],
         now_s: Callable[[], float],
     ) -> None:
         """`hosts` is None where nobody can start agents; `inline_room` tells whether this
@@ -56,7 +55,6 @@ class Leader:
         self._settings = settings
         self._replica = replica
         self._hosts = hosts
-        self._now_ms = now_ms
         self._homeless: Mapping[int, str] = {}
         self._ended = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -91,7 +89,6 @@ class Leader:
             pulses=self.monitor.pulses,
             damaged=self.repairer.damaged,
             tuning=settings.tuning,
-            now_ms=now_ms,
         )
         self._reporter = Reporter(
             settings=settings,
@@ -101,7 +98,6 @@ class Leader:
             pulses=self.monitor.pulses,
             repairer=self.repairer,
             homeless=lambda: self._homeless,
-            now_ms=now_ms,
         )
 
     def begin(self) -> None:
@@ -140,10 +136,9 @@ class Leader:
     def overdue(self) -> frozenset[int]:
         if self._ended:
             return frozenset()
-        state = self._replica.state
         return overdue(
-            state.agents,
-            now_ms=max(self._now_ms(), state.clock_ms),
+            self._replica.state.agents,
+            elapsed_ms=self._replica.elapsed_ms(),
             delay_s=self._settings.tuning.repair_delay_s,
         )
 

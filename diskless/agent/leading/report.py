@@ -33,7 +33,6 @@ class Reporter:
         pulses: Mapping[int, Pulse],
         repairer: Repairer,
         homeless: Callable[[], Mapping[int, str]],
-        now_ms: Callable[[], int],
     ) -> None:
         """`homeless` says of slots that have lost their nodes what becomes of them."""
         self._settings = settings
@@ -43,7 +42,6 @@ class Reporter:
         self._pulses = pulses
         self._repairer = repairer
         self._homeless = homeless
-        self._now_ms = now_ms
 
     @property
     def _state(self) -> NamespaceState:
@@ -135,7 +133,8 @@ class Reporter:
         )
 
     def _commits_per_s(self) -> float:
-        rate = self._replica.events.per_second(now_ms=self._now_ms(), window_ms=RATE_WINDOW_MS)
+        elapsed_ms = self._replica.elapsed_ms()
+        rate = self._replica.events.per_second(elapsed_ms=elapsed_ms, window_ms=RATE_WINDOW_MS)
         return round(rate, 1)
 
     def _agent(self, slot: int) -> AgentStatus:

@@ -2,7 +2,7 @@
 
 The parts are a chain of classes, one per sub-protocol, because they are one state
 machine: Core, Normal, Transfer, Views, Recovering, Replica. Each adds the handlers of
-its messages. Nothing here reads a clock or keeps time other than `now_ms`.
+its messages. Nothing here reads a clock or keeps time other than what doors are given.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from diskless.namespace.replication import messages as m
+from diskless.namespace.replication.clocks import ClockWatch, ElapsedClock, WallClocks
 from diskless.namespace.replication.effects import (
     Effect,
     Rejected,
@@ -26,6 +27,9 @@ from diskless.namespace.replication.settings import Limits, Timing
 from diskless.namespace.replication.staging import NEVER, Catchup, Gift
 
 NONCE_BITS = 63
+NO_LIFE: m.Life = (0, 0)
+FOUNDING: m.Life = (1, 0)
+"""The first life of every slot, which all founders know of each other."""
 Handler = Callable[[int, Any, int], None]
 
 
@@ -36,7 +40,7 @@ class Status(Enum):
     NORMAL = "normal"
     VIEW_CHANGE = "view change"
     SUPERSEDED = "superseded"
-    """A newer incarnation of this slot exists: this one is over."""
+    """A later life of this slot exists: this one is over."""
 
 
 OPERATIONAL = (Status.NORMAL, Status.VIEW_CHANGE)
@@ -65,7 +69,9 @@ class Core:
         self.status = Status.BLANK
         self.view = 0
         self.last_normal = 0
-        self.vector = (0,) * voters
+        self.vector = (NO_LIFE,) * voters
+        self.nonce = random.getrandbits(NONCE_BITS)
+        """Of all lives that this process may begin; no other process has it."""
         self.log = Log()
         self.commit = 0
         self.applied = 0
@@ -76,13 +82,17 @@ class Core:
         self._handlers: dict[type, Handler] = {}
         self._promise_ms = self.timing.promise_ms
         self._promise_until = NEVER  # no view change is joined before
-        self._boot_until = NEVER  # nor before this, which outlasts what a former life promised
+        self._wall_ms = 0  # by this voter's own clock, at the latest event
+        self._wall = WallClocks(voters=voters, quorum=self.quorum)
+        self._elapsed = ElapsedClock(step_ms_max=self.timing.failure_timeout_ms)
+        self._watch = ClockWatch(tolerance_ms=self.timing.skew_ms)
         self._heard = [NEVER] * voters
         self._down: set[int] = set()  # refused a connection, or are without memory
         self._last_tick = NEVER
         # Of the leader:
         self._match = [0] * voters  # how much of this view's log each voter has
         self._echo = [NEVER] * voters  # the newest of our send times that each answered
+        self._lease_until = NEVER
         self._waiting: dict[int, list[RequestId]] = {}
         self._holders: dict[int, tuple[int, ...]] = {}  # of what is committed and still waits
         self._pending: list[tuple[RequestId, bytes]] = []
@@ -101,7 +111,7 @@ class Core:
 
     @property
     def incarnation(self) -> int:
-        return self.vector[self.slot]
+        return self.vector[self.slot][0]
 
     def leader_of(self, view: int) -> int:
         return view % self.voters
@@ -122,7 +132,7 @@ class Core:
 
         Because votes of older lives are forgotten here and nowhere counted later, all
         votes that are held at any moment are crash-consistent: no voter among them
-        knew, when it voted, a newer life of another.
+        knew, when it voted, a later life of another.
         """
         mine, theirs = self.vector, message.vector
         if len(theirs) != self.voters:
@@ -136,13 +146,23 @@ class Core:
             for slot in range(self.voters):
                 if joined[slot] != mine[slot]:
                     self._forget_votes(slot)
+        if theirs[sender] == joined[sender]:
+            return True
+        if type(message) is m.Recovery and self.status in OPERATIONAL:
+            # Refused alone, it would wait for ever for one that may have died meanwhile.
+            self._tell_lives(sender, theirs[sender][1])
         # A voter without memory does not know its own number: it may only ask for it.
-        return theirs[sender] == joined[sender] or type(message) is m.Hello
+        return type(message) is m.Hello
+
+    def _tell_lives(self, slot: int, nonce: int) -> None:
+        assert self.cluster_id is not None
+        self._send(slot, m.HelloReply(self.cluster_id, self.vector, nonce))
 
     def _forget_votes(self, slot: int) -> None:
-        """That voter has begun a new life and has forgotten what it said."""
+        """That voter has begun a new life and has forgotten what it said, and promised."""
         self._match[slot] = 0
         self._echo[slot] = NEVER
+        self._lease_until = NEVER  # found again, without that promise
         self._wants[slot] = (0, NEVER)
         self._stranded.pop(slot, None)
         self._changes.pop(slot, None)
@@ -184,8 +204,8 @@ class Core:
         while self.applied < self.commit and room > 0:
             op = self.applied + 1
             entry = get(op)
-            time_ms = entry.time_ms
-            results = [apply(op, time_ms, command) for command in entry.commands]
+            time_ms, elapsed_ms = entry.time_ms, entry.elapsed_ms
+            results = [apply(op, time_ms, elapsed_ms, command) for command in entry.commands]
             self.applied = op
             room -= len(results)
             if waiting:

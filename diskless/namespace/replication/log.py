@@ -1,7 +1,8 @@
 """The log: entries after a base that the state machine has already applied.
 
 Op-numbers begin with 1. Invariants: `last` == `base` + number of entries; `bytes`
-is the size of the entries' commands plus a constant for each; times never decrease.
+is the size of the entries' commands plus a constant for each; neither of the two clocks
+that entries carry ever decreases.
 """
 
 from collections.abc import Iterable
@@ -21,11 +22,12 @@ def entry_bytes(entry: Entry) -> int:
 
 
 class Log:
-    __slots__ = ("_entries", "base", "base_time_ms", "bytes", "last")
+    __slots__ = ("_entries", "base", "base_elapsed_ms", "base_time_ms", "bytes", "last")
 
     def __init__(self) -> None:
         self.base = 0
         self.base_time_ms = 0
+        self.base_elapsed_ms = 0
         self.last = 0
         self.bytes = 0
         self._entries: list[Entry] = []
@@ -36,6 +38,17 @@ class Log:
     @property
     def last_time_ms(self) -> int:
         return self._entries[-1].time_ms if self._entries else self.base_time_ms
+
+    @property
+    def last_elapsed_ms(self) -> int:
+        return self._entries[-1].elapsed_ms if self._entries else self.base_elapsed_ms
+
+    def clocks_at(self, op: int) -> tuple[int, int]:
+        """Wall and elapsed time of an op that is not before the base."""
+        if op == self.base:
+            return self.base_time_ms, self.base_elapsed_ms
+        entry = self.get(op)
+        return entry.time_ms, entry.elapsed_ms
 
     def append(self, entry: Entry) -> None:
         self._entries.append(entry)
@@ -79,12 +92,13 @@ class Log:
             gone = self._entries[:count]
             self.base += count
             self.base_time_ms = gone[-1].time_ms
+            self.base_elapsed_ms = gone[-1].elapsed_ms
             self.bytes -= sum(map(entry_bytes, gone))
             del self._entries[:count]
 
-    def reset(self, base: int, base_time_ms: int) -> None:
+    def reset(self, base: int, *, time_ms: int, elapsed_ms: int) -> None:
         """An empty log that goes on after a snapshot of `base`."""
         self.base = self.last = base
-        self.base_time_ms = base_time_ms
+        self.base_time_ms, self.base_elapsed_ms = time_ms, elapsed_ms
         self.bytes = 0
         self._entries = []

@@ -16,7 +16,7 @@ from diskless.namespace.state import NamespaceState
 
 
 class StateMachine(Protocol):
-    def apply(self, op: int, time_ms: int, command: bytes) -> Any:
+    def apply(self, op: int, time_ms: int, elapsed_ms: int, command: bytes) -> Any:
         """Does one committed command; deterministic. Several may share an `op`."""
 
     def snapshot(self) -> Iterator[bytes]:
@@ -34,10 +34,10 @@ class NamespaceMachine:
         self.events = EventLog()
         self._restorer: Restorer | None = None
 
-    def apply(self, op: int, time_ms: int, command: bytes) -> tuple[c.Result, ...]:
+    def apply(self, op: int, time_ms: int, elapsed_ms: int, command: bytes) -> tuple[c.Result, ...]:
         decoded = c.decode(command)
-        results = self.state.apply(decoded, now_ms=time_ms)
-        self.events.note(op, time_ms, decoded, results)
+        results = self.state.apply(decoded, now_ms=time_ms, elapsed_ms=elapsed_ms)
+        self.events.note(op, decoded, results, time_ms=time_ms, elapsed_ms=elapsed_ms)
         return results
 
     def snapshot(self) -> Iterator[bytes]:

@@ -1,24 +1,31 @@
 """The messages between voters.
 
 Every message carries the cluster's id and the sender's crash vector: the newest
-incarnation that the sender knows of every voter, its own among them. `view` is the
-view that a message belongs to; a message of another view never changes a log.
+life that the sender knows of every voter, its own among them. `view` is the view that
+a message belongs to; a message of another view never changes a log.
 """
 
 import msgspec
 from msgspec import Struct
 
+Life = tuple[int, int]
+"""One process of a voter's slot: its number, and a nonce that it drew when it began. The
+higher of two supersedes the other."""
+
 
 class Entry(Struct, frozen=True, array_like=True, gc=False):
-    """One op of the log: the commands of one round and the leader's time for them."""
+    """One op of the log: the commands of one round, and the log's two clocks for them."""
 
     time_ms: int
+    """Wall time, for people: what most of the voters' clocks say."""
+    elapsed_ms: int
+    """How long the cluster has had a leader, up to here: what waits are measured by."""
     commands: tuple[bytes, ...]
 
 
 class _Message(Struct, frozen=True, tag=True, array_like=True, gc=False):
     cluster: str
-    vector: tuple[int, ...]
+    vector: tuple[Life, ...]
 
 
 class Prepare(_Message, frozen=True, tag=1, array_like=True, gc=False):
@@ -33,11 +40,13 @@ class Prepare(_Message, frozen=True, tag=1, array_like=True, gc=False):
 
 class PrepareOk(_Message, frozen=True, tag=2, array_like=True, gc=False):
     """My log up to `op` is that of this view. It also promises, from now and for one
-    lease, to join no view change; `sent_ms` is what the leader's message said."""
+    lease, to join no view change; `sent_ms` is what the leader's message said, `wall_ms`
+    what this voter's wall clock says."""
 
     view: int
     op: int
     sent_ms: int
+    wall_ms: int
 
 
 class Heartbeat(_Message, frozen=True, tag=3, array_like=True, gc=False):
@@ -47,6 +56,7 @@ class Heartbeat(_Message, frozen=True, tag=3, array_like=True, gc=False):
     op: int
     commit: int
     sent_ms: int
+    elapsed_ms: int
     floor: int
 
 
@@ -66,12 +76,15 @@ class StartViewChange(_Message, frozen=True, tag=5, array_like=True, gc=False):
 
 class DoViewChange(_Message, frozen=True, tag=6, array_like=True, gc=False):
     """To the leader of `view`: I take no part in earlier views any more, and my log has
-    `op` entries, as of the view `last_normal`."""
+    `op` entries, as of the view `last_normal`. `elapsed_ms` is the most that I heard of
+    the log's clock, `wall_ms` what my own wall clock says."""
 
     view: int
     last_normal: int
     op: int
     commit: int
+    elapsed_ms: int
+    wall_ms: int
 
 
 class StartView(_Message, frozen=True, tag=7, array_like=True, gc=False):
@@ -128,6 +141,7 @@ class SnapshotChunk(_Message, frozen=True, tag=12, array_like=True, gc=False):
     view: int
     op: int
     time_ms: int
+    elapsed_ms: int
     data: bytes
     last: bool
 
@@ -139,25 +153,26 @@ class SnapshotGone(_Message, frozen=True, tag=13, array_like=True, gc=False):
 
 
 class Hello(_Message, frozen=True, tag=14, array_like=True, gc=False):
-    """I lost my memory: which incarnations do you know?"""
+    """I lost my memory and have no number yet: which lives do you know?"""
 
     nonce: int
 
 
 class HelloReply(_Message, frozen=True, tag=15, array_like=True, gc=False):
+    """To the process that drew `nonce`: these, and a later one of your slot than you are
+    if you have told me of yours."""
+
     nonce: int
 
 
 class Recovery(_Message, frozen=True, tag=16, array_like=True, gc=False):
-    """I begin the incarnation that my vector shows: remember it, and tell me your view."""
-
-    nonce: int
+    """I begin the life that my vector shows: remember it, and tell me your view."""
 
 
 class RecoveryReply(_Message, frozen=True, tag=17, array_like=True, gc=False):
-    """`leads`: I lead `view`, which is under way, and its log has `op` entries."""
+    """To the life that my vector shows of your slot. `leads`: I lead `view`, which is
+    under way, and its log has `op` entries."""
 
-    nonce: int
     view: int
     leads: bool
     op: int

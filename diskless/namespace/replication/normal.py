@@ -7,6 +7,7 @@ no view change for one lease from then on, by its own clock.
 """
 
 from diskless.namespace.replication import messages as m
+from diskless.namespace.replication.clocks import answered_by
 from diskless.namespace.replication.core import Core, Status
 from diskless.namespace.replication.effects import Effect, Rejected, RejectReason, RequestId, Send
 from diskless.namespace.replication.staging import NEVER
@@ -21,15 +22,14 @@ class Normal(Core):
     _round_sent = NEVER
     _leader_heard = NEVER
     _wanted = 0  # the view this voter would change to, or 0
-    _lease_until = NEVER
-    _clock_ms = 0  # for the entries: never decreases
 
     def submit(
         self, request_id: RequestId, command: bytes, now_ms: int, *, wall_ms: int
     ) -> list[Effect]:
         """Orders a command. Exactly one Reply or Rejected with this id follows, if this
-        process lives on; `wall_ms` becomes the command's time unless that went back."""
+        process lives on; `wall_ms` is one of the clocks that the command's time is made of."""
         out = self._out = []
+        self._wall_ms = wall_ms
         if not self.leads:
             out.append(Rejected(request_id, RejectReason.NOT_LEADER, self.leader))
             return out
@@ -40,13 +40,11 @@ class Normal(Core):
         ):
             out.append(Rejected(request_id, RejectReason.OVERLOADED))
             return out
-        if now_ms > self._lease_until and self._lost_quorum(now_ms):
+        if self._lost_quorum(now_ms):
             out.append(Rejected(request_id, RejectReason.NO_QUORUM))
             return out
         self._pending.append((request_id, command))
         self._pending_bytes += len(command)
-        if wall_ms > self._clock_ms:
-            self._clock_ms = wall_ms
         self._flush(now_ms)
         return out
 
@@ -63,6 +61,9 @@ class Normal(Core):
                 )
             ):
                 return
+            self._wall.heard(self.slot, self._wall_ms, now_ms)
+            if not self._wall.are_enough:
+                return  # a founder's first: those who must answer have yet to say the time
             self._send_round(now_ms)
 
     def _send_round(self, now_ms: int) -> None:
@@ -79,7 +80,11 @@ class Normal(Core):
                 count += 1
             taken, self._pending = pending[:count], pending[count:]
             self._pending_bytes -= size
-        entry = m.Entry(self._clock_ms, tuple([command for _, command in taken]))
+        entry = m.Entry(
+            self._wall.read(now_ms),
+            self._elapsed.count(now_ms, led_until=self._led_until),
+            tuple([command for _, command in taken]),
+        )
         log = self.log
         log.append(entry)
         op = log.last
@@ -104,12 +109,14 @@ class Normal(Core):
             return
         if message.op == self.log.last + 1:
             self.log.append(message.entry)
+        self._elapsed.hear(message.entry.elapsed_ms)
         self._follow(sender, message, now_ms)
 
     def _on_heartbeat(self, sender: int, message: m.Heartbeat, now_ms: int) -> None:
         if message.view != self.view or self.status is not NORMAL:
             self._heard_of_view(sender, message.view, now_ms)
             return
+        self._elapsed.hear(message.elapsed_ms)
         self._follow(sender, message, now_ms)
         self._drop_log(message.floor)
 
@@ -129,7 +136,14 @@ class Normal(Core):
         self._out.append(
             Send(
                 (leader,),
-                m.PrepareOk(self.cluster_id, self.vector, self.view, self.log.last, sent_ms),
+                m.PrepareOk(
+                    self.cluster_id,
+                    self.vector,
+                    self.view,
+                    self.log.last,
+                    sent_ms,
+                    self._wall_ms,
+                ),
             )
         )
 
@@ -145,6 +159,7 @@ class Normal(Core):
             return
         if message.sent_ms > self._echo[sender]:
             self._echo[sender] = message.sent_ms
+            self._wall.heard(sender, message.wall_ms, now_ms)
         if message.op > self._match[sender]:
             self._match[sender] = message.op
             if message.op > self.commit:
@@ -184,6 +199,7 @@ class Normal(Core):
                 self.log.last,
                 self.commit,
                 now_ms,
+                self._elapsed.count(now_ms, led_until=self._led_until),
                 floor,
             )
         )
@@ -202,15 +218,16 @@ class Normal(Core):
 
     # -- lease -------------------------------------------------------------------
 
-    def read_allowed(self, now_ms: int) -> bool:
+    def read_allowed(self, now_ms: int, *, wall_ms: int) -> bool:
         """Whether what was read from `machine` before `now_ms` was read is the truth.
 
-        Ask after reading, with a fresh time: a process that was stopped in between
+        Ask after reading, with fresh times: a process that was stopped in between
         must not answer from a state that others have left behind. No other event of
         this replica may come in between, so the driver must not await there.
         """
         if not self.leads or self.applied < self._start_op:
             return False
+        self._watch_clocks(now_ms, wall_ms)
         if now_ms >= self._lease_until:
             self._lease_until = self._find_lease()
         return now_ms < self._lease_until
@@ -219,13 +236,34 @@ class Normal(Core):
         """A quorum, this leader included, promised to wait until then."""
         if self.quorum == 1:
             return -NEVER
-        answered = sorted(self._echo)[self.voters - self.quorum + 1]
-        return answered + self.timing.lease_ms if answered != NEVER else NEVER
+        answered = answered_by(self._echo, self.quorum)
+        return answered + self.timing.read_ms if answered >= self._watch.agree_since else NEVER
+
+    def _watch_clocks(self, now_ms: int, wall_ms: int) -> None:
+        """Gives the lease up if this machine may have stood still longer than it knows."""
+        self._wall_ms = wall_ms
+        if not self._watch.look(now_ms, wall_ms):
+            self._lease_until = NEVER
+            self._next_heartbeat = now_ms  # if it still leads, others will say so at once
+
+    # -- time --------------------------------------------------------------------
+
+    def elapsed_ms(self, now_ms: int) -> int:
+        """The log's elapsed time by now, as far as this voter knows; only grows."""
+        if not self.leads:
+            return self._elapsed.ms
+        return self._elapsed.at(now_ms, led_until=self._led_until)
+
+    @property
+    def _led_until(self) -> int:
+        """Up to when this leader may believe that a quorum follows it."""
+        if self.quorum == 1:
+            return -NEVER
+        answered = answered_by(self._echo, self.quorum)
+        return max(answered, self._led_since) + self.timing.failure_timeout_ms
 
     def _lost_quorum(self, now_ms: int) -> bool:
-        self._lease_until = self._find_lease()
-        silent = now_ms - self.timing.failure_timeout_ms
-        return max(self._lease_until, self._led_since) < silent
+        return self._led_until + self.timing.lease_ms < now_ms
 
     # -- other parts -------------------------------------------------------------
 

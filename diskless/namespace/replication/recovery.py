@@ -1,51 +1,58 @@
 """Recovery: a voter that lost its memory gets its place back from a quorum.
 
-First it learns from a quorum which life it lived last, and numbers this one after it.
-Then it makes a quorum remember the new number, and learns from the same answers
-which view is the latest that any of them took part in. It votes again only when it
-has the log of that view's leader: then it knows everything that any message of its
-former lives may have helped to decide, or every quorum that such a message could
-complete contains a voter that knows of the new life and so excludes the message.
+First it learns from a quorum which life its slot lived last, and numbers its own after it.
+Then it makes a quorum remember the new life, and learns from the same answers which view
+is the latest that any of them took part in. It votes again only when it has the log of
+that view's leader: then it knows everything that any message of former lives may have
+helped to decide, or every quorum that such a message could complete contains a voter
+that knows of the new life and so excludes the message.
+
+Another process of the slot may do the same at the same time, or may have died while it
+did. Their lives differ by their nonces: whoever is told of a later one than its own
+begins again with the next number, after a pause that gives the other time to finish.
 """
 
 from diskless.model import slot_name
 from diskless.namespace.replication import messages as m
-from diskless.namespace.replication.core import NONCE_BITS, OPERATIONAL, Status
+from diskless.namespace.replication.core import NO_LIFE, OPERATIONAL, Status
 from diskless.namespace.replication.staging import NEVER, Catchup, Purpose
 from diskless.namespace.replication.views import Views
 
+YIELDS_MAX = 10
+"""How often a process that is outnumbered doubles its pause: up to 50 s by default, for what
+the other one has to copy may be large."""
+
 
 class Recovering(Views):
-    _nonce = 0
-    _life = 0  # the number of this life, or 0 while it has none
+    _life = NO_LIFE  # this process's own, once it has one
     _told_ms = NEVER
-    _recover_since = NEVER
+    _yields = 0
+    _yield_until = NEVER  # while it is outnumbered
 
     def _begin_recovery(self, now_ms: int) -> None:
-        self._boot_until = now_ms + self._promise_ms
         self._set_status(Status.RECOVERING)
         self._restart_recovery(now_ms)
 
     def _restart_recovery(self, now_ms: int) -> None:
         self._answers.clear()
         self._catchup = None
-        self._nonce = self._random.getrandbits(NONCE_BITS)
-        self._recover_since = now_ms
         self._tell(now_ms)
 
     def _tell(self, now_ms: int) -> None:
         self._told_ms = now_ms
         assert self.cluster_id is not None
-        kind = m.Recovery if self._life else m.Hello
-        self._broadcast(kind(self.cluster_id, self.vector, self._nonce))
+        if self._life == NO_LIFE:
+            self._broadcast(m.Hello(self.cluster_id, self.vector, self.nonce))
+        else:
+            assert self.vector[self.slot] == self._life
+            self._broadcast(m.Recovery(self.cluster_id, self.vector))
 
     # -- answering ---------------------------------------------------------------
 
     def _on_hello(self, sender: int, message: m.Hello, now_ms: int) -> None:
         self._down.add(sender)
         if self.status in OPERATIONAL:
-            assert self.cluster_id is not None
-            self._send(sender, m.HelloReply(self.cluster_id, self.vector, message.nonce))
+            self._tell_lives(sender, message.nonce)
 
     def _on_recovery(self, sender: int, message: m.Recovery, now_ms: int) -> None:
         self._down.add(sender)
@@ -56,7 +63,6 @@ class Recovering(Views):
                 m.RecoveryReply(
                     self.cluster_id,
                     self.vector,
-                    message.nonce,
                     self.view,
                     self.leads,
                     self.log.last,
@@ -66,27 +72,27 @@ class Recovering(Views):
     # -- asking ------------------------------------------------------------------
 
     def _on_hello_reply(self, sender: int, message: m.HelloReply, now_ms: int) -> None:
-        if not self._expects(message.nonce) or self._life:
+        if self.status is not Status.RECOVERING or message.nonce != self.nonce:
             return
+        if self._life != NO_LIFE:
+            return  # it told of a later one, which `_tick_recovery` sees
         self._answers[sender] = message
         if len(self._answers) >= self.quorum:
             self._number_life(now_ms)
 
     def _number_life(self, now_ms: int) -> None:
-        self._life = self.vector[self.slot] + 1
+        number, _ = self.vector[self.slot]
+        self._life = (number + 1, self.nonce)
         vector = list(self.vector)
         vector[self.slot] = self._life
         self.vector = tuple(vector)
         self._restart_recovery(now_ms)
 
     def _on_recovery_reply(self, sender: int, message: m.RecoveryReply, now_ms: int) -> None:
-        if not self._expects(message.nonce) or self._catchup is not None:
-            return
-        if self._outnumbered:
-            self._number_life(now_ms)
+        if self.status is not Status.RECOVERING or self._catchup is not None:
             return
         if message.vector[self.slot] != self._life:
-            return
+            return  # to another process of this slot, or to what this one was before
         known = self._answers.get(sender)
         if isinstance(known, m.RecoveryReply) and known.view > message.view:
             return
@@ -109,14 +115,11 @@ class Recovering(Views):
         catchup = Catchup(Purpose.RECOVER, view, leader, 0, answer.op)
         self._begin_catchup(catchup, now_ms)
 
-    def _expects(self, nonce: int) -> bool:
-        return self.status is Status.RECOVERING and nonce == self._nonce
-
     # -- time --------------------------------------------------------------------
 
     def _tick_recovery(self, now_ms: int) -> None:
         if self._outnumbered:
-            self._number_life(now_ms)
+            self._yield(now_ms)
             return
         catchup = self._catchup
         if catchup is not None:
@@ -130,14 +133,27 @@ class Recovering(Views):
 
     @property
     def _outnumbered(self) -> bool:
-        """Somebody knows a higher number, of a life that never finished its recovery."""
-        return 0 < self._life < self.vector[self.slot]
+        """Somebody knows a later life of this slot: of a process that recovers too, has
+        recovered, or died before it had."""
+        return NO_LIFE < self._life < self.vector[self.slot]
 
-    def _enter_view(self, view: int, now_ms: int) -> None:
-        if self._outnumbered:
+    def _yield(self, now_ms: int) -> None:
+        """Begins again with the next number, but not at once each time: two that always
+        did would keep each other from ever finishing."""
+        self._catchup = None
+        if self._yield_until == NEVER:
+            most_ms = self.timing.resend_ms << min(self._yields, YIELDS_MAX)
+            self._yield_until = now_ms + self._random.randrange(most_ms) // 2
+            self._yields += 1
+        if now_ms >= self._yield_until:
+            self._yield_until = NEVER
             self._number_life(now_ms)
+
+    def _finish_catchup(self, catchup: Catchup, now_ms: int) -> None:
+        if self._outnumbered and self.status is Status.RECOVERING:
+            self._catchup = None
         else:
-            super()._enter_view(view, now_ms)
+            super()._finish_catchup(catchup, now_ms)
 
     def _recovery_needs(self) -> str:
         heard = sorted(self._answers)

@@ -1,9 +1,10 @@
 """A voter of the namespace: the doors of the protocol's state machine.
 
 Every door takes the time by the caller's monotonic clock, read after the event it
-tells of, and returns effects. Nothing else changes a replica. The driver sends what
-is to be sent, in any order and as unreliably as it likes, and calls `tick` often
-(every 10 ms or so) whether or not anything happens.
+tells of, and most of them its wall clock, read after that; they return effects. Nothing
+else changes a replica. The driver sends what is to be sent, in any order and as
+unreliably as it likes, and calls `tick` often (every 10 ms or so) whether or not
+anything happens.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from msgspec import Struct
 
 from diskless.model import slot_name
 from diskless.namespace.replication import messages as m
-from diskless.namespace.replication.core import Status
+from diskless.namespace.replication.core import FOUNDING, Status
 from diskless.namespace.replication.effects import Effect
 from diskless.namespace.replication.machine import StateMachine
 from diskless.namespace.replication.recovery import Recovering
@@ -88,7 +89,7 @@ class Replica(Recovering):
         assert cluster_id
         out = self._out = []
         self.cluster_id = cluster_id
-        self.vector = (1,) * self.voters
+        self.vector = (FOUNDING,) * self.voters
         self._last_tick = now_ms
         if self.leader_of(0) == self.slot:
             self._begin_view(now_ms)
@@ -108,8 +109,11 @@ class Replica(Recovering):
 
     # -- events ------------------------------------------------------------------
 
-    def receive(self, sender: int, message: m.Message, now_ms: int) -> list[Effect]:
+    def receive(
+        self, sender: int, message: m.Message, now_ms: int, *, wall_ms: int
+    ) -> list[Effect]:
         out = self._out = []
+        self._wall_ms = wall_ms
         if message.cluster != self.cluster_id or self.status is Status.SUPERSEDED:
             return out
         if message.vector != self.vector and not self._join(sender, message):
@@ -122,8 +126,9 @@ class Replica(Recovering):
             self._apply()
         return out
 
-    def tick(self, now_ms: int) -> list[Effect]:
+    def tick(self, now_ms: int, *, wall_ms: int) -> list[Effect]:
         out = self._out = []
+        self._watch_clocks(now_ms, wall_ms)
         if now_ms - self._last_tick > self.timing.stall_ms:
             self._forgive(now_ms - self._last_tick)
         self._last_tick = now_ms
@@ -193,7 +198,7 @@ class Replica(Recovering):
         if self.status is Status.BLANK:
             return f"{name} belongs to no cluster yet"
         if self.status is Status.SUPERSEDED:
-            return f"{name} has been replaced by a later incarnation of itself"
+            return f"{name} has been replaced by a later life of itself"
         if self.status is Status.RECOVERING:
             return self._recovery_needs()
         silent = now_ms - self.timing.failure_timeout_ms

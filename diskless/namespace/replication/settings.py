@@ -8,20 +8,33 @@ from dataclasses import dataclass
 class Timing:
     """When to act. Every time is measured by the voter's own monotonic clock.
 
-    Safety rests on one assumption: over one lease, the clocks of two voters run apart
-    by less than the fraction `drift_max`. Nothing else here affects safety.
+    Safety rests on what docs/replication.md assumes of these clocks over one lease: they
+    run apart by less than the fraction `drift_max`, and no leader stands still without
+    any clock of its machine showing it. Nothing else here affects safety.
     """
 
     failure_timeout_ms: int = 1000
     """Silence after which a voter gives its leader up."""
     lease_ms: int = 500
-    """How long a heartbeat lets its leader serve reads, from the moment it was sent."""
+    """How long those who answer a heartbeat wait for its leader, from when it was sent."""
     heartbeat_ms: int = 100
     drift_max: float = 0.02
 
     def __post_init__(self) -> None:
         assert 0 < self.heartbeat_ms < self.lease_ms <= self.failure_timeout_ms
         assert 0 <= self.drift_max < 1
+
+    @property
+    def skew_ms(self) -> int:
+        """How much a machine's clocks may disagree before a leader there gives its lease up:
+        more than a busy one takes from reading the first to reading the second."""
+        return max(self.lease_ms // 20, 2)
+
+    @property
+    def read_ms(self) -> int:
+        """How long a leader serves reads after it sent what was answered: the lease, less
+        the longest pause that its clocks may have hidden from it."""
+        return self.lease_ms - 2 * self.skew_ms
 
     @property
     def promise_ms(self) -> int:

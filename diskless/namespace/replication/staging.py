@@ -42,6 +42,7 @@ class Catchup:
     floor: int = 0
     snapshot_op: int = 0
     base_time_ms: int = 0
+    base_elapsed_ms: int = 0
 
     @property
     def last(self) -> int:
@@ -56,6 +57,7 @@ class Gift:
     view: int
     op: int
     time_ms: int
+    elapsed_ms: int
     chunks: Iterator[bytes]
     index: int
     data: bytes

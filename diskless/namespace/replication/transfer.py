@@ -139,6 +139,7 @@ class Transfer(Normal):
             catchup.donor = None
             catchup.kept, catchup.entries = message.op, []
             catchup.base_time_ms = message.time_ms
+            catchup.base_elapsed_ms = message.elapsed_ms
             catchup.commit = max(catchup.commit, message.op)
             if catchup.last >= catchup.target:
                 self._finish_catchup(catchup, now_ms)
@@ -165,7 +166,11 @@ class Transfer(Normal):
                 self._gifts.clear()
                 self._frozen = False
                 self.machine = catchup.machine
-                log.reset(catchup.kept, catchup.base_time_ms)
+                log.reset(
+                    catchup.kept,
+                    time_ms=catchup.base_time_ms,
+                    elapsed_ms=catchup.base_elapsed_ms,
+                )
                 self.applied = catchup.kept
                 self._out.append(Restored(self.applied))
         else:
@@ -251,17 +256,17 @@ class Transfer(Normal):
                 gift.view,
                 gift.op,
                 gift.time_ms,
+                gift.elapsed_ms,
                 gift.data,
                 gift.done,
             ),
         )
 
     def _begin_gift(self, sender: int, nonce: int, now_ms: int) -> Gift:
-        log = self.log
-        time_ms = log.get(self.applied).time_ms if self.applied > log.base else log.base_time_ms
+        time_ms, elapsed_ms = self.log.clocks_at(self.applied)
         gift = Gift(
-            nonce, self.last_normal, self.applied, time_ms, self.machine.snapshot(), -1, b"", False,
-            now_ms,
+            nonce, self.last_normal, self.applied, time_ms, elapsed_ms, self.machine.snapshot(),
+            -1, b"", False, now_ms,
         )  # fmt: skip
         self._gifts[sender] = gift
         self._frozen = True

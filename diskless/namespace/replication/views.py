@@ -8,7 +8,7 @@ A voter enters the new view only when it has all of the log that the view begins
 """
 
 from diskless.namespace.replication import messages as m
-from diskless.namespace.replication.core import OPERATIONAL, Status
+from diskless.namespace.replication.core import NO_LIFE, OPERATIONAL, Status
 from diskless.namespace.replication.staging import NEVER, Catchup, Purpose
 from diskless.namespace.replication.transfer import Transfer
 
@@ -18,7 +18,7 @@ class Views(Transfer):
     _progress_ms = NEVER
     _wished_ms = NEVER
     _asked_view_ms = NEVER
-    _leader_incarnation = 0
+    _leader_life = NO_LIFE
 
     # -- wishing -----------------------------------------------------------------
 
@@ -63,7 +63,7 @@ class Views(Transfer):
 
     def _consider_joining(self, now_ms: int) -> None:
         """Joins the latest view that a quorum wishes, unless a promise forbids it yet."""
-        if now_ms < self._boot_until or (now_ms < self._promise_until and not self.leads):
+        if now_ms < self._promise_until and not self.leads:
             return
         fresh = now_ms - self.timing.failure_timeout_ms
         wishes = [wanted if at > fresh else 0 for wanted, at in self._wants]
@@ -87,12 +87,20 @@ class Views(Transfer):
 
     def _vote(self, now_ms: int) -> None:
         assert self.cluster_id is not None
+        self._elapsed.hear(self.log.last_elapsed_ms)
         vote = m.DoViewChange(
-            self.cluster_id, self.vector, self.view, self.last_normal, self.log.last, self.commit
+            self.cluster_id,
+            self.vector,
+            self.view,
+            self.last_normal,
+            self.log.last,
+            self.commit,
+            self._elapsed.ms,
+            self._wall_ms,
         )
         leader = self.leader_of(self.view)
         if leader == self.slot:
-            self._changes[self.slot] = vote
+            self._take_vote(self.slot, vote, now_ms)
             self._count_votes(now_ms)
         else:
             self._send(leader, vote)
@@ -105,10 +113,16 @@ class Views(Transfer):
             return
         known = self._changes.get(sender)
         if known is None or known.view <= message.view:
-            self._changes[sender] = message
+            self._take_vote(sender, message, now_ms)
         self._note_wish(sender, message.view, now_ms)
         self._consider_joining(now_ms)
         self._count_votes(now_ms)
+
+    def _take_vote(self, slot: int, vote: m.DoViewChange, now_ms: int) -> None:
+        """With the time that it tells: the new leader begins with a quorum of clocks."""
+        self._changes[slot] = vote
+        self._wall.heard(slot, vote.wall_ms, now_ms)
+        self._elapsed.hear(vote.elapsed_ms)
 
     def _votes(self) -> list[tuple[int, m.DoViewChange]]:
         return [(slot, vote) for slot, vote in self._changes.items() if vote.view == self.view]
@@ -161,7 +175,9 @@ class Views(Transfer):
         self._echo = [NEVER] * self.voters
         self._lease_until = NEVER
         self._led_since = now_ms
-        self._clock_ms = max(self._clock_ms, self.log.last_time_ms)
+        self._wall.latest_ms = max(self._wall.latest_ms, self.log.last_time_ms)
+        self._elapsed.hear(self.log.last_elapsed_ms)
+        self._elapsed.begin(now_ms)
         self._next_heartbeat = now_ms + self.timing.heartbeat_ms
         self._settle(now_ms)
         for other in self.others:
@@ -176,7 +192,7 @@ class Views(Transfer):
         self._stranded.clear()
         self._catchup = None
         self._leader_heard = now_ms
-        self._leader_incarnation = self.vector[self.leader_of(self.view)]
+        self._leader_life = self.vector[self.leader_of(self.view)]
         self._set_status(Status.NORMAL)
 
     def _send_start_view(self, to: int, now_ms: int) -> None:
@@ -199,7 +215,10 @@ class Views(Transfer):
         if self.status not in OPERATIONAL or message.view < self.view:
             return
         if message.view == self.view:
-            if self.status is Status.NORMAL or self._catchup is not None:
+            if self.status is Status.NORMAL:
+                self._acknowledge(sender, message.sent_ms, now_ms)  # it may be a founder's first
+                return
+            if self._catchup is not None:
                 return
         else:
             # The view has begun without us, so a quorum has left the ones before it.
@@ -241,7 +260,7 @@ class Views(Transfer):
 
     def _tick_follower(self, now_ms: int) -> None:
         leader = self.leader_of(self.view)
-        lost = self.vector[leader] != self._leader_incarnation or leader in self._down
+        lost = self.vector[leader] != self._leader_life or leader in self._down
         if self._wanted or lost or now_ms - self._leader_heard > self._patience_ms:
             if now_ms - self._wished_ms >= self.timing.resend_ms or not self._wanted:
                 self._suspect_leader(now_ms)
