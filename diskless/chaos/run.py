@@ -295,7 +295,7 @@ def _ask(client: Client) -> ClusterStatus | None:
 
 def _is_hopeless(status: ClusterStatus) -> bool:
     """Everybody is here, and yet too few shards of something are left."""
-    return status.stripes.lost > 0 and all(a.state == "up" for a in status.agents)
+    return status.stripes.lost > 0 and all(a.is_there() for a in status.agents)
 
 
 @contextmanager

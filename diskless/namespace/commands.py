@@ -119,6 +119,14 @@ class Drain(_Command, frozen=True, tag=True, array_like=True):
     draining: bool
 
 
+class AgentSlow(_Command, frozen=True, tag=True, array_like=True):
+    """An agent, in this life, answers much later than the others; or does so no more."""
+
+    slot: int
+    incarnation: int
+    slow: bool
+
+
 class Fence(_Command, frozen=True, tag=True, array_like=True):
     """From now on no commit may define a stripe of this writer numbered under `below`."""
 
@@ -163,6 +171,7 @@ Command = (
     | Reap
     | AgentUp
     | AgentDown
+    | AgentSlow
     | Drain
 )
 

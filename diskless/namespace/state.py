@@ -86,6 +86,8 @@ class NamespaceState:
                 return (self._agent_up(command),)
             case c.AgentDown(slot, incarnation):
                 self._agent_down(slot, incarnation)
+            case c.AgentSlow(slot, incarnation, slow):
+                return (self._agent_slow(slot, incarnation, slow),)
             case c.Drain(slot, draining):
                 return (self._drain(slot, draining),)
         return (c.Done(),)
@@ -290,6 +292,7 @@ class NamespaceState:
             node=command.node,
             pid=command.pid,
             draining=old is not None and old.draining,
+            slow=old is not None and old.slow and old.incarnation == incarnation,
         )
         if info != old:
             self.agents[command.slot] = info
@@ -301,6 +304,15 @@ class NamespaceState:
         if agent is not None and agent.incarnation == incarnation and agent.up:
             self.agents[slot] = replace(agent, up=False, down_ms=max(self.clock_ms, 1))
             self.roster_version += 1
+
+    def _agent_slow(self, slot: int, incarnation: int, slow: bool) -> c.Result:
+        agent = self.agents.get(slot)
+        changed = agent is not None and agent.incarnation == incarnation and agent.slow != slow
+        if changed:
+            assert agent is not None
+            self.agents[slot] = replace(agent, slow=slow)
+            self.roster_version += 1
+        return c.Done(changed=changed)
 
     def _drain(self, slot: int, draining: bool) -> c.Result:
         agent = self.agents.get(slot)

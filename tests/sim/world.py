@@ -12,6 +12,7 @@ from typing import Any
 
 from diskless.namespace.replication import (
     Effect,
+    HandedOver,
     NamespaceMachine,
     Rejected,
     Replica,

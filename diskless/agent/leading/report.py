@@ -8,6 +8,7 @@ from diskless.agent.ports import Pulse
 from diskless.agent.replica import Replica
 from diskless.config import ClusterSettings
 from diskless.model import (
+    AgentInfo,
     AgentStatus,
     ClusterStatus,
     LogStatus,
@@ -151,7 +152,7 @@ class Reporter:
             return AgentStatus(slot=slot_name(slot), state="starting")
         return AgentStatus(
             slot=slot_name(slot),
-            state="down" if not info.up else "draining" if info.draining else "up",
+            state=_state(info),
             pid=info.pid,
             node=info.node,
             host=info.host,
@@ -204,6 +205,12 @@ class Reporter:
             margin = min(margin, spare)
             margin_hosts = min(margin_hosts, _hosts_to_lose(on, stripe.data_shards))
         return count | {"margin": max(margin, -1), "margin_hosts": margin_hosts}
+
+
+def _state(info: AgentInfo) -> str:
+    if not info.up:
+        return "down"
+    return "draining" if info.draining else "slow" if info.slow else "up"
 
 
 def _hosts_to_lose(shard_hosts: list[str], needed: int) -> int:

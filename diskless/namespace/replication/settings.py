@@ -17,6 +17,8 @@ class Timing:
     lease_ms: int = 500
     """How long a heartbeat lets its leader serve reads, from the moment it was sent."""
     heartbeat_ms: int = 100
+    slow_ms: int = 50
+    """A leader whose rounds take longer finds out whether another one's would not."""
     drift_max: float = 0.02
 
     def __post_init__(self) -> None:
