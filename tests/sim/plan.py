@@ -9,7 +9,7 @@ from random import Random
 
 from diskless.namespace.replication import Limits, Timing
 
-TIMING = Timing(failure_timeout_ms=400, lease_ms=200, heartbeat_ms=50, drift_max=0.02)
+TIMING = Timing(failure_timeout_ms=400, lease_ms=200, heartbeat_ms=50, slow_ms=20, drift_max=0.02)
 
 
 @dataclass(kw_only=True)
@@ -52,8 +52,22 @@ FAULTS = (
     "isolate leader",
     "one way",
     "suspect",
+    "slow",
+    "slow leader",
 )
-STORIES = ("amnesia", "stale lease", "stale leader", "minority", "hasty", "rotate", "third vote")
+STORIES = (
+    "amnesia",
+    "stale lease",
+    "stale leader",
+    "minority",
+    "hasty",
+    "rotate",
+    "third vote",
+    "slow leader",
+    "busy leader",
+)
+UNDISTURBED = ("slow leader", "busy leader")
+"""Stories of a network that is slow and otherwise well: what must happen then is known."""
 
 
 def make_plan(random: Random, story: str | None = None) -> Plan:
@@ -66,7 +80,7 @@ def make_plan(random: Random, story: str | None = None) -> Plan:
         k = 2
     faults = () if story else tuple(random.sample(FAULTS, random.randint(1, 6)))
     small = random.random() < 0.5
-    return Plan(
+    plan = Plan(
         k=k,
         timing=TIMING,
         limits=Limits(
@@ -92,3 +106,7 @@ def make_plan(random: Random, story: str | None = None) -> Plan:
         every_ms=random.choice((60, 150, 400)),
         story=story,
     )
+    if story in UNDISTURBED:
+        plan.drop = plan.late = plan.twice = plan.pause_in_read = 0
+        plan.latency_ms, plan.duration_ms = 1, 6000
+    return plan
