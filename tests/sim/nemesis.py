@@ -405,7 +405,7 @@ class Nemesis:
         world = self.world
         world.leaders_lag = self.random.uniform(30, 100)
         yield 5500
-        self._expect(1 <= len(world.handovers) <= 4, f"few hand-overs: {world.handovers}")
+        self._expect(2 <= len(world.handovers) <= 4, f"few hand-overs: {world.handovers}")
 
     def _expect(self, holds: bool, what: str) -> None:
         if not holds:

@@ -431,6 +431,8 @@ def sample(kind: type) -> m.Message:
     for field in msgspec.structs.fields(kind):
         if field.name == "vector":
             fields.append((1, 2, 3))
+        elif field.name == "trips":
+            fields.append((1, m.UNKNOWN))
         elif field.name == "entry":
             fields.append(m.Entry(5, (b"a", b"b")))
         elif field.name == "entries":

@@ -24,7 +24,7 @@ BETTER_BEATS = 4
 """So often in a row somebody must be found that much better."""
 PROBES_EAGER = 16
 PROBE_RARELY = 16
-"""After so many heartbeats that found nobody better, only every so many-th one asks again."""
+"""After so many heartbeats that found nobody better, only two of so many ask again."""
 PAUSE_TIMEOUTS = 3
 PAUSE_DOUBLINGS_MAX = 4
 """The pause after a hand-over, in failure timeouts, and how often it is doubled at most."""
@@ -82,12 +82,20 @@ class Paced(Recovering):
             self._paces.clear()
             return
         self._slow_beats += 1
-        if self._slow_beats <= PROBES_EAGER or self._slow_beats % PROBE_RARELY == 0:
+        if self._wants_news():
             assert self.cluster_id is not None
             self._broadcast(m.Probe(self.cluster_id, self.vector, self.view))
         if self._news:
             self._news = False
             self._compare(trip_ms, now_ms)
+
+    def _wants_news(self) -> bool:
+        """Twice in a row: what one Probe has measured the next one brings."""
+        return (
+            self._slow_beats <= PROBES_EAGER
+            or self._slow_beats % PROBE_RARELY < 2
+            or 0 < self._better_beats < BETTER_BEATS
+        )
 
     def _quorum_trip(self, now_ms: int) -> int:
         """How long a round takes that begins now, going by the latest answers. Who has not
@@ -136,7 +144,9 @@ class Paced(Recovering):
     # -- handing over ------------------------------------------------------------------
 
     def _on_paces(self, sender: int, message: m.Paces, now_ms: int) -> None:
-        if self._works_in(message.view) and self.leads and len(message.trips) == self.voters:
+        if not self._works_in(message.view) or not self.leads:
+            return
+        if len(message.trips) == self.voters and max(message.trips) > m.UNKNOWN:
             self._paces[sender] = message.trips
             self._news = True
 
