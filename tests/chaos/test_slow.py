@@ -123,8 +123,8 @@ def test_new_stripes_go_round_a_slow_agent_and_are_widened_when_it_is_well(
         assert all(place.slot != 5 for stripe in during for place in stripe.places)
         assert client.read("/before") == content(MIB)
         status = client.status()
-        assert status["margin"] == K, "it has its shards"
-        assert status["repair"]["stripes_left"] == 0, "nothing is moved for it"
+        assert status.margin == K, "it has its shards"
+        assert status.repair.stripes_left == 0, "nothing is moved for it"
         assert 5 in {place.slot for place in stripes_of(cluster, "/before")[0].places}
     eventually(lambda: is_whole(client, AGENTS), 30.0)
     eventually(lambda: {s.data_shards for s in stripes_of(cluster, "/during")} == {4}, 30.0)

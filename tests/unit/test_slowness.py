@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from diskless.agent.slowness import (
+from diskless.agent.leading.slowness import (
     LATE_S,
     SLOW_AFTER_S,
     WELL_AFTER_S,
@@ -122,5 +122,6 @@ def test_what_was_measured_of_a_life_that_is_over_is_forgotten() -> None:
     leader.slowness.forget(3)
     leader.beat(SLOW_AFTER_S / 2, {3: 0.3})
     assert not leader.slow
-    leader.slowness.begin()
+    assert leader.slowness.suspects(3)
+    leader.slowness.forget(3)
     assert not leader.slowness.suspects(3)
