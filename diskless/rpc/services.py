@@ -22,7 +22,7 @@ LANE_KEY = "diskless-lane"
 """In a voter's answer: the port of its fast lane (`rpc.lane`)."""
 PROTOCOL_KEY = "diskless-protocol"
 """What version of these services the caller speaks: MAJOR.MINOR."""
-PROTOCOL = (2, 0)
+PROTOCOL = (3, 0)
 """Agents of one major version understand each other, so that an upgrade can roll through
 a cluster. A minor version may only add what others can do without."""
 

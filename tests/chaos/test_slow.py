@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -19,6 +20,7 @@ from diskless.namespace import commands as c
 from tests.chaos.hands import LocalHands
 from tests.conftest import Connect, StartCluster
 from tests.support import (
+    CALM,
     STRIPED,
     content,
     eventually,
@@ -206,3 +208,23 @@ def test_a_slow_leader_hands_over_to_one_that_is_not(
         assert leader(cluster).slot not in victims
     for number in range(20):
         assert client.read(f"/{number}") == content(100, number)
+
+
+def test_a_read_does_not_wait_for_a_slow_holder(start: StartCluster) -> None:
+    """Its agent is out of reach here, and nobody has noticed yet: who asks it waits."""
+    for_ever = {"failure_timeout_s": 60.0, "fetch_timeout_s": 60.0, "hedge_delay_s": 60.0}
+    cluster = start(agents=AGENTS, tuning=replace(CALM, **for_ever))
+    with connect_through(cluster, 1) as client:
+        for number in range(AGENTS):  # so that it holds bytes of some of them
+            client.write(f"/{number}", content(MIB, number))
+        cluster.run(leader(cluster).replica.execute(c.AgentSlow(5, 1, True)))
+        eventually(lambda: all(is_slow(cluster, node, 5) for node in range(AGENTS)))
+
+        def cut_off() -> None:
+            for slot in range(AGENTS - 1):
+                cluster.nodes[slot].faults.cut_off({5})
+
+        on_loop(cluster, cut_off)
+        for number in range(AGENTS):
+            assert client.read(f"/{number}") == content(MIB, number)
+        on_loop(cluster, lambda: [node.faults.heal() for node in cluster.nodes.values()])
