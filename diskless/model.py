@@ -35,7 +35,7 @@ class Event(Struct, frozen=True):
     """Its place in the log; commands that were agreed on together share one."""
     time_ms: int
     kind: str
-    """put, move, repair, reap, session, mkdir, rename, delete, fence, up, down or drain."""
+    """put, move, repair, reap, session, mkdir, rename, delete, fence, up, down, slow or drain."""
     text: str
 
 
@@ -142,6 +142,8 @@ class AgentInfo(Struct, frozen=True):
     """Since when it is down, by the log's elapsed time; 0 while it is up."""
     draining: bool = False
     """It gets no new shards, and those that it has are moved elsewhere."""
+    slow: bool = False
+    """It answers much later than the others: it is asked last, and new shards go elsewhere."""
 
 
 class LoopLag(Struct, frozen=True):
@@ -157,7 +159,7 @@ class AgentStatus(Struct, frozen=True, kw_only=True):
 
     slot: str
     state: str
-    """starting, up, draining or down."""
+    """starting, up, slow, draining or down."""
     pid: int = 0
     node: str = ""
     host: str = ""
@@ -169,6 +171,10 @@ class AgentStatus(Struct, frozen=True, kw_only=True):
     shards_placed: int = 0
     """Shards that the namespace has there, in whichever life."""
     loop_lag: LoopLag = LoopLag()
+
+    def is_there(self) -> bool:
+        """Whether it serves, slow or draining as it may be."""
+        return self.state in ("up", "slow", "draining")
 
 
 class VoterStatus(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Where shards go: a pure choice of distinct agents, spread over failure domains."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from diskless.errors import TooFewAgents
 from diskless.model import AgentInfo
@@ -19,6 +19,16 @@ def stripe_width(*, data_shards: int, parity_shards: int, alive: int) -> int:
             f"needs {parity_shards + 1}: refused until more are back"
         )
     return min(data_shards, alive - parity_shards)
+
+
+def prompt(agents: Sequence[AgentInfo], *, enough: int) -> Sequence[AgentInfo]:
+    """Those that are not slow; all of them if these would be fewer than `enough`.
+
+    A stripe waits for the last of its shards, so it is better narrower than slow; and better
+    slow than not written.
+    """
+    found = [agent for agent in agents if not agent.slow]
+    return found if len(found) >= enough else agents
 
 
 def place(

@@ -5,14 +5,15 @@ repacking. A shard is *sound* on an agent that is up in the life that stored it,
 if that agent is draining, *away* while that agent is down but may return with it, and
 *missing* otherwise: a later life, down for longer than the repair delay, or damaged. A
 stripe whose shards are all sound is spread out again if they lie closer together on hosts
-than they must. Nothing here moves anything.
+than they must. A slow agent keeps its shards and gets others only if nobody else can take
+them. Nothing here moves anything.
 
 What is to be done for a stripe follows from where its shards lie, so stripes that lie
 alike are judged once (`Alike`), and a plan names stripes only as somebody works on them.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -22,7 +23,7 @@ from msgspec.structs import replace
 
 from diskless.errors import TooFewAgents
 from diskless.model import AgentInfo, Place, Stripe
-from diskless.placement import place, stripe_width
+from diskless.placement import place, prompt, stripe_width
 
 ShardName = tuple[str, int]
 """A stripe's id and a shard's index."""
@@ -97,12 +98,18 @@ class Cluster:
         ]
 
     @cached_property
+    def prompt_takers(self) -> list[AgentInfo]:
+        """Those of them that are not slow."""
+        return [agent for agent in self.takers if not agent.slow]
+
+    @cached_property
     def width(self) -> int:
         """How many data shards a new stripe would get; 0 if none can be written."""
-        alive = sum(agent.up and not agent.draining for agent in self.agents.values())
+        alive = [agent for agent in self.agents.values() if agent.up and not agent.draining]
+        chosen = prompt(alive, enough=self.parity_shards + 1)
         try:
             return stripe_width(
-                data_shards=self.data_shards, parity_shards=self.parity_shards, alive=alive
+                data_shards=self.data_shards, parity_shards=self.parity_shards, alive=len(chosen)
             )
         except TooFewAgents:
             return 0
@@ -157,24 +164,44 @@ def choose_targets(stripe: Stripe, cluster: Cluster, *, turn: int = 0) -> dict[i
     Each on an agent that has no other shard of the stripe, on other hosts than these
     where there are enough. A damaged shard is replaced where it lies, and an agent that
     has returned without its shard gets it back: it was well placed there, and a plan that
-    is made again finds what an interrupted one has stored. If all shards are sound, those
+    is made again finds what an interrupted one has stored. Slow agents get what no other
+    can take: a shard that comes late is better than none. If all shards are sound, those
     that `spread_out` moves.
     """
     shards = diagnose(stripe, cluster)
     if len(shards.sound) == len(stripe.places):
         return spread_out(stripe, cluster, turn=turn)
-    takers = {agent.slot: agent for agent in cluster.takers}
+    targets: dict[int, int] = {}
+    for takers in (cluster.prompt_takers, cluster.takers):
+        targets |= _targets_among(takers, stripe, shards, cluster, targets, turn)
+    return targets
+
+
+def _targets_among(
+    takers: Sequence[AgentInfo],
+    stripe: Stripe,
+    shards: Diagnosis,
+    cluster: Cluster,
+    found: Mapping[int, int],
+    turn: int,
+) -> dict[int, int]:
+    """The slots, of these agents, for shards that have none in `found` yet."""
+    kept = {stripe.places[index].slot for index in shards.sound + shards.away}
+    free = {agent.slot: agent for agent in takers if agent.slot not in {*kept, *found.values()}}
     targets = {
         index: stripe.places[index].slot
         for index in shards.missing
-        if stripe.places[index].slot in takers
+        if index not in found and stripe.places[index].slot in free
     }
-    kept = [stripe.places[index].slot for index in shards.sound + shards.away]
-    taken = {*kept, *targets.values()}
+    taken = {*kept, *found.values(), *targets.values()}
     hosts = [cluster.agents[slot].host for slot in taken]
-    free = [agent for slot, agent in takers.items() if slot not in taken]
-    homeless = [index for index in shards.missing + shards.leaving if index not in targets]
-    slots = place(free, count=len(homeless), turn=turn, avoid=hosts)
+    others = [agent for slot, agent in free.items() if slot not in taken]
+    homeless = [
+        index
+        for index in shards.missing + shards.leaving
+        if index not in found and index not in targets
+    ]
+    slots = place(others, count=len(homeless), turn=turn, avoid=hosts)
     return targets | dict(zip(homeless, slots, strict=False))
 
 
@@ -188,7 +215,7 @@ def spread_out(stripe: Stripe, cluster: Cluster, *, turn: int = 0) -> dict[int, 
         return {}
     at = {index: cluster.agents[place.slot] for index, place in enumerate(stripe.places)}
     taken = {agent.slot for agent in at.values()}
-    free = [agent for agent in cluster.takers if agent.slot not in taken]
+    free = [agent for agent in cluster.prompt_takers if agent.slot not in taken]
     shards_on = Counter(agent.host for agent in at.values())
     targets: dict[int, int] = {}
     while free:

@@ -171,6 +171,11 @@ class Reader:
         agent = self._roster.holder(stripe.places[index])
         return agent is not None and self._is_there(agent)
 
+    def is_late(self, stripe: Stripe, index: int) -> bool:
+        """Whether the holder of a shard is known to be slow: then others are asked first."""
+        agent = self._roster.holder(stripe.places[index])
+        return agent is not None and agent.slow and not self.is_near(stripe, index)
+
     def may_return(self, stripe: Stripe, index: int, error: DisklessError) -> bool:
         """Whether a shard that could not be had is perhaps only away: its agent is silent, or
         in a life that this agent has not heard of yet. One whose process has ended is not
@@ -257,7 +262,12 @@ class _StripeRead:
 
     async def _fetch_pieces(self) -> dict[int, memoryview]:
         """The healthy way: each piece from its own data shard; slow ones are left out."""
-        likely = [p for p in self._pieces if self._reader.is_likely(self._stripe, p[0])]
+        reader, stripe = self._reader, self._stripe
+        likely = [
+            piece
+            for piece in self._pieces
+            if reader.is_likely(stripe, piece[0]) and not reader.is_late(stripe, piece[0])
+        ]
         if len(likely) < len(self._pieces):
             self._reader.note_unlikely(self._stripe)
         if len(likely) == 1 and self._reader.is_near(self._stripe, likely[0][0]):
@@ -303,6 +313,7 @@ class _StripeRead:
             (i for i in range(self._codec.total_shards) if i not in self._bad),
             key=lambda i: (
                 not self._reader.is_likely(self._stripe, i),
+                self._reader.is_late(self._stripe, i),
                 i in skip,
                 not self._reader.is_near(self._stripe, i),
             ),

@@ -51,7 +51,7 @@ class Rebuilder:
         size = codec.shard_bytes(stripe.payload_bytes)
         made: dict[int, memoryview] = {}
         for index in wanted:
-            if self._reader.is_likely(stripe, index):
+            if self._reader.is_likely(stripe, index) and not self._reader.is_late(stripe, index):
                 try:
                     made[index] = await self._reader.fetch(stripe, index, 0, size)
                 except DisklessError as error:

@@ -98,6 +98,11 @@ class Replica:
         return self._voter is not None and self._read_allowed(self._voter)
 
     @property
+    def is_outpaced(self) -> bool:
+        """Whether it leads, and another voter is known to be much better at it."""
+        return self._voter is not None and self._voter.is_outpaced
+
+    @property
     def leader(self) -> int | None:
         """Who leads, as far as this voter knows."""
         return self._voter.leader if self._voter is not None else None
@@ -301,6 +306,13 @@ class Replica:
                     self._roster.leader = leader
                     self._roster.changed.set()
                     self._change_role(leads=leads)
+                case vr.HandedOver(heir, trip_ms, heir_trip_ms):
+                    log.warning(
+                        "too slow to lead: handing over to=%s round_ms=%d its_round_ms=%d",
+                        slot_name(heir),
+                        trip_ms,
+                        heir_trip_ms,
+                    )
                 case vr.Restored(op):
                     log.info("namespace restored op=%d", op)
         if self.leading and self.state.roster_version != self._roster_version:
@@ -344,6 +356,7 @@ def _timing(failure_timeout_s: float) -> vr.Timing:
         failure_timeout_ms=timeout_ms,
         lease_ms=timeout_ms // 2,
         heartbeat_ms=max(timeout_ms // 10, 10),
+        slow_ms=min(timeout_ms // 8, vr.Timing.slow_ms),
     )
 
 

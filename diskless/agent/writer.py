@@ -16,7 +16,7 @@ from diskless.codec import codec_for
 from diskless.config import ClusterSettings
 from diskless.errors import CapacityExceeded, CorruptData, Unavailable
 from diskless.model import AgentInfo, Place, Stripe, StripeId, slot_name
-from diskless.placement import place, stripe_width
+from diskless.placement import place, prompt, stripe_width
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +98,12 @@ class Writer:
         full = {slot for slot, error in failed.items() if isinstance(error, CapacityExceeded)}
         dead = failed.keys() - full
         alive = [agent for agent in self._roster.takers() if agent.slot not in dead]
-        width = self._width(len(alive))
-        roomy = [agent for agent in alive if agent.slot not in full]
+        quick = prompt(alive, enough=k + 1)
+        width = self._width(len(quick))
+        roomy = [agent for agent in quick if agent.slot not in full]
+        if len(roomy) < width + k:  # then slow ones too: they may have room
+            width = self._width(len(alive))
+            roomy = [agent for agent in alive if agent.slot not in full]
         if len(roomy) < width + k:
             raise CapacityExceeded(
                 f"{len(full)} of {len(alive)} agents are full and a stripe needs {width + k}: "

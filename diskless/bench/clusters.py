@@ -60,7 +60,7 @@ class Cluster:
     def pids(self) -> dict[int, int]:
         """Of the agents that are up, by slot."""
         agents = enumerate(self.client.status().agents)
-        return {slot: agent.pid for slot, agent in agents if agent.state == "up"}
+        return {slot: agent.pid for slot, agent in agents if agent.is_there()}
 
     def wait_recovered(self) -> None:
         """Until all agents are up, every voter takes part and everything is protected."""

@@ -198,7 +198,7 @@ def _rebuild(running: Cluster, megabytes: float, record: Recorder) -> None:
 
 def _both_gone(status: ClusterStatus) -> bool:
     """Down, or in another life already."""
-    return all(status.agents[slot].state != "up" for slot in VICTIMS)
+    return not any(status.agents[slot].is_there() for slot in VICTIMS)
 
 
 def _lives(status: ClusterStatus) -> int:

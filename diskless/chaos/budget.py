@@ -52,7 +52,7 @@ def count_down(
                 why.setdefault(slot, _PARTICIPLE[fault.kind])
             elif not _has_returned(agents[slot], fault.incarnations.get(slot, 0)):
                 why.setdefault(slot, "killed")
-    unnoticed = sum(agents[slot].state == "up" for slot in why)
+    unnoticed = sum(agents[slot].state in ("up", "slow") for slot in why)
     damaged = damaged or {}
     if status.damaged_shards < sum(damaged.values()):
         unnoticed += sum(slot not in why for slot in damaged)  # Else the margin counts them all.
@@ -60,7 +60,7 @@ def count_down(
         why.setdefault(slot, "has corrupt shards")
     for slot, agent in agents.items():
         if agent.state != "up":
-            why.setdefault(slot, "dead")
+            why.setdefault(slot, "slow" if agent.state == "slow" else "dead")
     for voter in status.voters:
         if voter.lag is None and voter.role != "leader":
             why.setdefault(parse_slot(voter.slot), "recovering")
@@ -70,7 +70,7 @@ def count_down(
 
 def _has_returned(agent: AgentStatus, incarnation: int) -> bool:
     """As a new life. What it held counts in the margin until it is rebuilt."""
-    return agent.state == "up" and agent.incarnation > incarnation
+    return agent.state in ("up", "slow") and agent.incarnation > incarnation
 
 
 _PARTICIPLE = {

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from diskless.chaos.run import Outcome
+from diskless.chaos.slowdown import GRACE_S, SHARE_MIN, Slowdown
 from diskless.chaos.timeline import Event, Sample
 
 ROWS_MAX = 40
@@ -62,6 +63,7 @@ def as_text(outcome: Outcome) -> str:
         told = ", ".join(f"{reason} {n}" for reason, n in sorted(findings.refusals.items()))
         lines.append(f"refused: {told}")
     lines += [f"note: {note}" for note in findings.notes]
+    lines += [slowdown_line(slowdown, outcome.unit) for slowdown in outcome.slowdowns]
     for title, found in (
         ("wrong", findings.wrong),
         ("undecided", findings.undecided),
@@ -75,6 +77,20 @@ def as_text(outcome: Outcome) -> str:
             f"healed: margin {outcome.k} again {outcome.healed_after_s:.1f} s after the end"
         )
     return "\n".join([*lines, "", outcome.verdict.line, f"again: {outcome.options.replay}"])
+
+
+def slowdown_line(slowdown: Slowdown, unit: str) -> str:
+    """What a slow fault cost, and whether that is within the bound."""
+    if slowdown.share is None:
+        told = "not measured: it was too short, or not the only fault"
+    else:
+        told = (
+            f"{slowdown.before_per_s:.0f} {unit}/s before, {slowdown.during_per_s:.0f} from "
+            f"{GRACE_S:g} s after it began: {slowdown.share:.2f} of it"
+        )
+        if slowdown.kept is not None:
+            told += f" (bound {SHARE_MIN}: {'kept' if slowdown.kept else 'MISSED'})"
+    return f"slow, at {slowdown.at_s:.1f} s: {slowdown.text}: {told}"
 
 
 def _timeline(outcome: Outcome) -> list[str]:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from diskless.chaos.budget import Active
 from diskless.chaos.faults import Chaos
 from diskless.chaos.schedule import Step, plan
+from diskless.chaos.slowdown import Slowdown, measure
 from diskless.chaos.timeline import Event, Sample, Timeline
 from diskless.chaos.verdict import Findings, Verdict, judge
 from diskless.chaos.workload import Workload
@@ -26,6 +27,8 @@ from diskless.model import ClusterStatus, slot_name
 POLL_S = 0.1
 STEADY_TIMEOUTS = 2.0
 """For how long, in failure timeouts, a cluster must be whole to count as healed."""
+EVEN = "kv"
+"""The workload whose throughput has a bound: others come in batches."""
 HOPELESS_S = 5.0
 """How long lost stripes may be seen, with all agents up, before waiting for them ends."""
 
@@ -56,6 +59,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     events: Sequence[Event]
     samples: Sequence[Sample]
     unit: str
+    slowdowns: Sequence[Slowdown]
+    """What each slow fault cost."""
     healed: bool
     healed_after_s: float | None
     findings: Findings
@@ -90,6 +95,7 @@ def run(
             try:
                 breaker.break_things(steps, options)
             finally:
+                ended_s = timeline.now_s
                 taken_back = breaker.heal()
             steady_s = STEADY_TIMEOUTS * settings.tuning.failure_timeout_s
             healed_s = await_margin(
@@ -122,6 +128,9 @@ def run(
         events=timeline.events,
         samples=timeline.samples,
         unit=workload.unit,
+        slowdowns=measure(
+            timeline.events, timeline.samples, ended_s=ended_s, bound=options.workload == EVEN
+        ),
         healed=healed_s is not None,
         healed_after_s=healed_s,
         findings=findings,
@@ -295,7 +304,7 @@ def _ask(client: Client) -> ClusterStatus | None:
 
 def _is_hopeless(status: ClusterStatus) -> bool:
     """Everybody is here, and yet too few shards of something are left."""
-    return status.stripes.lost > 0 and all(a.state == "up" for a in status.agents)
+    return status.stripes.lost > 0 and all(a.is_there() for a in status.agents)
 
 
 @contextmanager

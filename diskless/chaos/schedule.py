@@ -25,7 +25,7 @@ LASTS_S = {
     "pause": (0.3, 4.0),  # Shorter and longer than the failure timeout.
     "partition": (1.0, 5.0),
     "corrupt": (2.0, 8.0),  # What nobody has noticed by then is flipped back.
-    "slow": (1.0, 5.0),
+    "slow": (2.0, 9.0),  # Shorter and longer than it takes to notice, and to see the effect.
     "fill": (2.0, 5.0),
 }
 DELAY_MS = (10, 400)

@@ -95,7 +95,7 @@ def sample(at_s: float, seconds: float, news: News, status: ClusterStatus | str)
     return Sample(
         at_s=round(at_s, 2),
         margin=known.margin if known else None,
-        up=sum(agent.state == "up" for agent in known.agents) if known else 0,
+        up=sum(agent.state in ("up", "slow") for agent in known.agents) if known else 0,
         per_s=round(news.done / seconds, 1) if seconds > 0 else 0.0,
         commit_ms=round(statistics.median(news.commits_ms), 2) if news.commits_ms else None,
         slowest_ms=round(max(news.commits_ms), 2) if news.commits_ms else None,

@@ -92,6 +92,9 @@ def summary_lines(status: ClusterStatus) -> list[str]:
     draining = [agent.slot for agent in status.agents if agent.state == "draining"]
     if draining:
         lines.append(f"draining: {', '.join(draining)}")
+    slow = [agent.slot for agent in status.agents if agent.state == "slow"]
+    if slow:
+        lines.append(f"slow: {', '.join(slow)}: asked last, and new stripes go elsewhere")
     down = [agent.slot for agent in status.agents if agent.state in ("down", "starting")]
     if down:
         lines.append(f"not up: {', '.join(down)}")

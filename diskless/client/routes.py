@@ -1,7 +1,7 @@
 """Which agent a client should ask: pure bookkeeping of the roster, the leader and failures.
 
-Metadata and small files go to the leader, bulk to an agent on this host; different
-clients prefer different local agents, each always the same one. An agent that failed
+Metadata and small files go to the leader, bulk to an agent on this host that is not slow;
+different clients prefer different local agents, each always the same one. An agent that failed
 is passed over for a while, longer each time. No I/O except to see whether a socket file exists.
 """
 
@@ -115,9 +115,10 @@ class Routes:
     def _failed_lately(self, peer: Peer, now: float) -> bool:
         return bool(self._failed_until) and self._failed_until.get(address(peer), now) > now
 
-    def _preference(self, peer: Peer) -> tuple[bool, bool, int]:
+    def _preference(self, peer: Peer) -> tuple[bool, bool, bool, int]:
         local = bool(peer.socket) and self._is_local(peer.socket)
-        return not peer.up, not local, xxh3_64_intdigest(f"{self._salt}/{peer.slot}".encode())
+        turn = xxh3_64_intdigest(f"{self._salt}/{peer.slot}".encode())
+        return not peer.up, peer.slow, not local, turn
 
 
 def address(peer: Peer) -> str:

@@ -106,7 +106,7 @@ class ClientDoor:
     def roster(self) -> m.Roster:
         return m.Roster(
             [
-                m.Peer(agent.slot, agent.gateway, agent.socket, agent.host, agent.up)
+                m.Peer(agent.slot, agent.gateway, agent.socket, agent.host, agent.up, agent.slow)
                 for agent in self._roster.agents.values()
             ]
         )

@@ -327,7 +327,7 @@ def _refuse_to_orphan(known: Descriptor) -> None:
         status = ask_status(known)
     except DisklessError:
         return  # Nobody is left who would go on serving.
-    up = {parse_slot(a.slot) for a in status.agents if a.state in ("up", "draining")}
+    up = {parse_slot(a.slot) for a in status.agents if a.is_there()}
     left = ", ".join(slot_name(slot) for slot in strangers_to(known, status) if slot in up)
     if left:
         raise LaunchFailed(

@@ -70,7 +70,7 @@ def _restart(name: str, client: Client, slot: int) -> Restarted:
 
     def is_back(status: ClusterStatus) -> bool:
         agent = status.agents[slot]
-        return agent.state in ("up", "draining") and agent.incarnation > before
+        return agent.is_there() and agent.incarnation > before
 
     began_s = time.monotonic()
     ray_cluster.kill(name, [slot])
@@ -102,7 +102,7 @@ def may_end(status: ClusterStatus, pids: Collection[int], hostname: str) -> bool
     ending = sum(
         agent.pid in pids and agent.host.split("/", 1)[0] == hostname
         for agent in status.agents
-        if agent.state in ("up", "draining")
+        if agent.is_there()
     )
     return status.is_protected() and (ending <= status.margin or status.margin_hosts > 0)
 

@@ -191,8 +191,8 @@ def _save(known: Descriptor, settings: ClusterSettings) -> Descriptor:
 
 def _merged(old: Sequence[Peer], now: Sequence[Peer]) -> list[Peer]:
     peers = {peer.slot: peer for peer in old} | {peer.slot: peer for peer in now}
-    return [replace(peers[slot], up=True) for slot in sorted(peers)]
+    return [replace(peers[slot], up=True, slow=False) for slot in sorted(peers)]
 
 
 def _count_up(status: ClusterStatus) -> int:
-    return sum(agent.state in ("up", "draining") for agent in status.agents)
+    return sum(agent.is_there() for agent in status.agents)

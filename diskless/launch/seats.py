@@ -121,7 +121,7 @@ def seated(rows: Iterable[AgentStatus], nodes: Iterable[RayNode]) -> dict[int, R
     return {
         parse_slot(row.slot): _node_of(row.node, row.host, by_id)
         for row in rows
-        if row.state in ("up", "draining") or row.node in by_id
+        if row.is_there() or row.node in by_id
     }
 
 

@@ -126,6 +126,14 @@ class Doubt(_Command, frozen=True, tag=True, array_like=True):
     writers: tuple[tuple[int, int], ...]
 
 
+class AgentSlow(_Command, frozen=True, tag=True, array_like=True):
+    """An agent, in this life, answers much later than the others; or does so no more."""
+
+    slot: int
+    incarnation: int
+    slow: bool
+
+
 class Fence(_Command, frozen=True, tag=True, array_like=True):
     """From now on no commit may define a stripe of this writer numbered under `below`."""
 
@@ -178,6 +186,7 @@ Command = (
     | Sweep
     | AgentUp
     | AgentDown
+    | AgentSlow
     | Drain
 )
 

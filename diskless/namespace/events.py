@@ -45,7 +45,15 @@ class _Doubted(NamedTuple):
 
 
 _Small = (
-    c.OpenSession | c.Mkdirs | c.Rename | c.Delete | c.Fence | c.AgentUp | c.AgentDown | c.Drain
+    c.OpenSession
+    | c.Mkdirs
+    | c.Rename
+    | c.Delete
+    | c.Fence
+    | c.AgentUp
+    | c.AgentDown
+    | c.AgentSlow
+    | c.Drain
 )
 _What = _Put | _Relocated | _Repaired | _Reaped | _Doubted | _Small
 
@@ -167,6 +175,8 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
             return "up", f"{slot_name(slot)} up incarnation {number}"
         case c.AgentDown(slot, incarnation):
             return "down", f"{slot_name(slot)} down incarnation {incarnation}"
+        case c.AgentSlow(slot, incarnation, slow):
+            return "slow", f"{slot_name(slot)} " + ("is slow" if slow else "is slow no more")
         case c.Drain(slot, draining):
             return "drain", f"{slot_name(slot)} " + ("drains" if draining else "drains no more")
 

@@ -109,6 +109,8 @@ class NamespaceState:
                 return (self._agent_up(command),)
             case c.AgentDown(slot, incarnation):
                 self._agent_down(slot, incarnation)
+            case c.AgentSlow(slot, incarnation, slow):
+                return (self._agent_slow(slot, incarnation, slow),)
             case c.Drain(slot, draining):
                 return (self._drain(slot, draining),)
         return (c.Done(),)
@@ -323,6 +325,7 @@ class NamespaceState:
             node=command.node,
             pid=command.pid,
             draining=old is not None and old.draining,
+            slow=old is not None and old.slow and old.incarnation == incarnation,
         )
         if info != old:
             self._note_agent(info, is_loss=old is not None and old.incarnation != incarnation)
@@ -333,6 +336,14 @@ class NamespaceState:
         if agent is not None and agent.incarnation == incarnation and agent.up:
             down = replace(agent, up=False, down_ms=max(self.elapsed_ms, 1))
             self._note_agent(down, is_loss=True)
+
+    def _agent_slow(self, slot: int, incarnation: int, slow: bool) -> c.Result:
+        agent = self.agents.get(slot)
+        changed = agent is not None and agent.incarnation == incarnation and agent.slow != slow
+        if changed:
+            assert agent is not None
+            self._note_agent(replace(agent, slow=slow), is_loss=False)
+        return c.Done(changed=changed)
 
     def _drain(self, slot: int, draining: bool) -> c.Result:
         agent = self.agents.get(slot)

@@ -54,6 +54,7 @@ class Peer(Struct, frozen=True):
     socket: str
     host: str
     up: bool
+    slow: bool = False
 
 
 class Roster(Struct):

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from diskless.namespace.replication import Effect, Replica, Status
 from diskless.namespace.replication import messages as m
 from diskless.namespace.replication.core import NO_LIFE
+from diskless.namespace.replication.pace import BETTER_BEATS
 from diskless.namespace.replication.staging import NEVER, Catchup, Purpose
 
 
@@ -223,7 +222,39 @@ class LeaseFromReceipt(Replica):
     """Counts the lease from when the answer came, not from when the question left."""
 
     def _on_prepare_ok(self, sender: int, message: m.PrepareOk, now_ms: int) -> None:
-        super()._on_prepare_ok(sender, msgspec.structs.replace(message, sent_ms=now_ms), now_ms)
+        super()._on_prepare_ok(sender, message, now_ms)
+        if message.view == self.view and self.leads:
+            self._echo[sender] = now_ms
+
+
+class SlowForever(Replica):
+    """A leader that is slow goes on leading."""
+
+    def _compare(self, trip_ms: int, now_ms: int) -> None:
+        pass
+
+
+class AtFirstSight(Replica):
+    """Hands over as soon as one measurement speaks for it."""
+
+    def _compare(self, trip_ms: int, now_ms: int) -> None:
+        self._better_beats = BETTER_BEATS
+        super()._compare(trip_ms, now_ms)
+
+
+class NoPause(Replica):
+    """Hands over again as soon as that seems good."""
+
+    def _pause_ms(self, handovers: int) -> int:
+        return 0
+
+
+class OwnPause(Replica):
+    """Knows only of its own hand-overs."""
+
+    def _note_handover(self, number: int, view: int, now_ms: int) -> None:
+        if self.leads:
+            super()._note_handover(number, view, now_ms)
 
 
 @dataclass(frozen=True)
@@ -264,5 +295,9 @@ MUTANTS = {
     "longest-log": Mutant(LongestLog, range(300), "stale leader"),
     "eager-entry": Mutant(EagerEntry, range(1000), "rotate"),
     "thawed-snapshot": Mutant(ThawedSnapshot, range(100)),
+    "slow-forever": Mutant(SlowForever, range(20), "slow leader"),
+    "at-first-sight": Mutant(AtFirstSight, range(20), "slow leader"),
+    "no-pause": Mutant(NoPause, range(50), "busy leader"),
+    "own-pause": Mutant(OwnPause, range(50), "busy leader"),
     "no-sessions": Mutant(Replica, range(100), ignore_sessions=True),
 }

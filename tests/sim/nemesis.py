@@ -9,6 +9,7 @@ from random import Random
 
 from diskless.namespace.replication import Status
 from diskless.namespace.replication import messages as m
+from tests.sim.checker import Violation
 from tests.sim.world import Node, World
 
 Step = Generator[float, None, None]
@@ -47,6 +48,8 @@ class Nemesis:
         world.healed = True
         world.on_send.clear()
         world.cut.clear()
+        world.lags.clear()
+        world.leaders_lag = 0.0
         for link in list(world.held):
             world.release(link)
         for node in (*world.nodes, *world.doubles):
@@ -183,6 +186,18 @@ class Nemesis:
     def _do_one_way(self) -> None:
         a, b = self.random.sample(range(self.world.plan.voters), 2)
         self._sever([(a, b)], self.random.uniform(50, 1500))
+
+    def _lag(self, slot: int) -> None:
+        world = self.world
+        world.lags[slot] = self.random.uniform(20, 150)
+        world.say(f"slow {slot} by {world.lags[slot]:.0f}")
+        world.at(self.random.uniform(100, 1500), world.lags.pop, slot, None)
+
+    def _do_slow(self) -> None:
+        self._lag(self._any().slot)
+
+    def _do_slow_leader(self) -> None:
+        self._lag(self._leader_or_any().slot)
 
     # -- stories -----------------------------------------------------------------
 
@@ -525,3 +540,47 @@ class Nemesis:
                     if node is not leader and random.random() < 0.8:
                         world.at(random.uniform(0, 300), world.suspect, node, leader.slot)
                 yield length
+
+    def _slow_leader(self) -> Step:
+        """A leader gets slow: for a moment, which nobody minds; then for long, and another
+        leads in its place after a bounded time, and goes on leading."""
+        world, random = self.world, self.random
+        while True:
+            yield random.uniform(50, 200)
+            slow = world.leader()
+            if slow is None:
+                continue
+            before = len(world.handovers)
+            lag = random.uniform(30, 150)
+            # Long enough to be measured once: asked, answered, and compared at a beat.
+            world.lags[slow.slot] = moment = random.uniform(25, 45)
+            yield 4 * moment + world.plan.timing.heartbeat_ms * random.uniform(1, 2)
+            world.lags.clear()
+            yield 2 * lag + 500
+            self._expect(
+                world.leader() is slow, f"{slow.slot} led on after a moment of {moment:.0f}"
+            )
+            self._expect(len(world.handovers) == before, "nobody handed over for a moment")
+            world.lags[slow.slot] = lag
+            yield 600 + 6 * lag
+            found = world.leader()
+            self._expect(
+                found is not None and found is not slow,
+                f"another leads in time than {slow.slot}, slow by {lag:.0f}",
+            )
+            yield random.uniform(500, 1000)
+            self._expect(world.leader() is found, "the heir leads on")
+            self._expect(len(world.handovers) == before + 1, "it was handed over once")
+            world.lags.clear()
+            yield 3000
+
+    def _busy_leader(self) -> Step:
+        """Whoever leads is slow for it: handing over does not help, and must not go on."""
+        world = self.world
+        world.leaders_lag = self.random.uniform(30, 100)
+        yield 5500
+        self._expect(2 <= len(world.handovers) <= 4, f"few hand-overs: {world.handovers}")
+
+    def _expect(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise Violation(f"not so at {self.world.now:.0f}: {what}")

@@ -9,7 +9,7 @@ from random import Random
 
 from diskless.namespace.replication import Limits, Timing
 
-TIMING = Timing(failure_timeout_ms=400, lease_ms=200, heartbeat_ms=50, drift_max=0.02)
+TIMING = Timing(failure_timeout_ms=400, lease_ms=200, heartbeat_ms=50, slow_ms=20, drift_max=0.02)
 
 
 @dataclass(kw_only=True)
@@ -61,6 +61,8 @@ FAULTS = (
     "crash double",
     "stop",
     "stop leader",
+    "slow",
+    "slow leader",
 )
 STORIES = (
     "amnesia",
@@ -74,7 +76,11 @@ STORIES = (
     "late life",
     "double promise",
     "stopped",
+    "slow leader",
+    "busy leader",
 )
+UNDISTURBED = ("slow leader", "busy leader")
+"""Stories of a network that is slow and otherwise well: what must happen then is known."""
 
 
 def make_plan(random: Random, story: str | None = None) -> Plan:
@@ -88,7 +94,7 @@ def make_plan(random: Random, story: str | None = None) -> Plan:
     faults = () if story else tuple(random.sample(FAULTS, random.randint(1, 6)))
     small = random.random() < 0.5
     liars = random.sample(range(2 * k + 1), random.choice((0, 1, 1, 2 * k + 1)))
-    return Plan(
+    plan = Plan(
         k=k,
         timing=TIMING,
         limits=Limits(
@@ -116,3 +122,7 @@ def make_plan(random: Random, story: str | None = None) -> Plan:
         liars=tuple(liars),
         churn=random.random() < 0.2,
     )
+    if story in UNDISTURBED:
+        plan.drop = plan.late = plan.twice = plan.pause_in_read = 0
+        plan.latency_ms, plan.duration_ms = 1, 6000
+    return plan

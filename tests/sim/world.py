@@ -17,6 +17,7 @@ from typing import Any
 
 from diskless.namespace.replication import (
     Effect,
+    HandedOver,
     NamespaceMachine,
     Rejected,
     Replica,
@@ -108,6 +109,9 @@ class World:
         self.cut: set[tuple[int, int]] = set()
         self.held: dict[tuple[int, int], list[m.Message]] = {}
         self.holds: tuple[type, ...] = HELD
+        self.lags: dict[int, float] = {}  # how much later whatever a voter sends or gets comes
+        self.leaders_lag = 0.0  # the same, of whoever leads
+        self.handovers: list[tuple[float, int, int]] = []  # when, from whom, to whom
         self.on_send: list[Callable[[Node, m.Message], None]] = []
         drift = plan.timing.drift_max
         self.nodes = [
@@ -296,6 +300,9 @@ class World:
                 answer = node.replies.pop(effect.request_id, None)  # type: ignore[union-attr, arg-type]
                 if answer is not None:
                     answer(effect)
+            elif kind is HandedOver:
+                self.handovers.append((self.now, node.slot, effect.heir))  # type: ignore[union-attr]
+                self.say(f"voter {node.slot}: {effect}")
             elif kind is Restored:
                 assert node.replica is not None
                 machine = node.replica.machine
@@ -334,6 +341,8 @@ class World:
             return
         luck -= plan.drop
         delay = random.uniform(0.2, plan.latency_ms)
+        if self.lags or self.leaders_lag:
+            delay += max(self._lag(sender.slot), self._lag(to.slot))
         if luck < plan.late:
             delay = random.uniform(100, 4000)
         elif luck < plan.late + plan.twice:
@@ -342,6 +351,11 @@ class World:
         if plan.codec:
             message = m.decode(m.encode(message))
         self.at(delay, self._deliver, sender.slot, to, message)
+
+    def _lag(self, slot: int) -> float:
+        replica = self.nodes[slot].replica
+        leads = replica is not None and replica.leads
+        return max(self.lags.get(slot, 0.0), self.leaders_lag if leads else 0.0)
 
     def release(self, link: tuple[int, int]) -> None:
         sender, to = link

@@ -117,13 +117,18 @@ def test_the_line_that_replays_a_run_has_all_that_the_plan_depends_on(workload: 
 
 
 def status(*, margin: int = K, down: tuple[int, ...] = (), silent: tuple[int, ...] = (),
-           lives: int = 1, damaged_shards: int = 0) -> ClusterStatus:  # fmt: skip
+           lives: int = 1, damaged_shards: int = 0, slow: tuple[int, ...] = ()
+           ) -> ClusterStatus:  # fmt: skip
     return ClusterStatus(
         parity_shards=K,
         margin=margin,
         margin_hosts=0,
         agents=[
-            AgentStatus(slot=f"agent-{n}", state="down" if n in down else "up", incarnation=lives)
+            AgentStatus(
+                slot=f"agent-{n}",
+                state="down" if n in down else "slow" if n in slow else "up",
+                incarnation=lives,
+            )
             for n in range(AGENTS)
         ],
         voters=[
@@ -146,6 +151,16 @@ def test_a_frozen_agent_counts_before_anybody_notices_and_once_when_somebody_has
     frozen = [Active(kind="pause", slots=(3,), pids={3: 17})]
     assert count_down(status(), frozen).spent == 1
     assert count_down(status(margin=1, down=(3,)), frozen).spent == 1
+
+
+def test_a_slow_agent_counts_whoever_noticed_and_beside_what_the_margin_lacks():
+    planted = [Active(kind="slow", slots=(3,), delay_ms=300)]
+    for noticed in ((), (3,)):
+        assert count_down(status(slow=noticed), planted).spent == 1
+        assert count_down(status(margin=1, down=(4,), slow=noticed), planted).spent == 2
+    assert count_down(status(slow=(3,)), []).why == {3: "slow"}
+    killed = [Active(kind="kill", slots=(3,), incarnations={3: 1})]
+    assert count_down(status(slow=(3,), lives=2), killed).why == {3: "slow"}
 
 
 def test_what_is_not_re_protected_counts_though_everybody_is_up():

@@ -162,6 +162,15 @@ def test_an_agent_on_this_host_is_preferred_and_one_that_failed_is_passed_over()
     assert routes.pick(bulk=True, now=SKIP_S_MIN * 2).slot == 1
 
 
+def test_a_slow_agent_is_asked_last_of_those_that_are_up_even_if_it_is_the_only_one_here():
+    peers = [Peer(slot, f"h:{slot}", f"/s{slot}", "h", slot != 2, slot == 1) for slot in range(3)]
+    routes = Routes(peers, salt="", is_local=lambda path: path == "/s1")
+    assert [peer.slot for peer in routes.peers] == [0, 1, 2]
+    routes.learn(leader=1, version=1)
+    assert routes.pick(bulk=True, now=0.0).slot == 0
+    assert routes.pick(bulk=False, now=0.0).slot == 1, "only the leader knows the namespace"
+
+
 def test_an_agent_that_cannot_help_for_now_is_passed_over_for_a_moment():
     peers = [Peer(slot, f"h:{slot}", "", "h", True) for slot in range(2)]
     routes = Routes(peers, salt="")

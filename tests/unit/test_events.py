@@ -81,6 +81,8 @@ def noted(command: c.Command, *results: c.Result) -> list[Event]:
             "agent-2 up incarnation 3",
         ),
         (c.AgentDown(2, 3), c.Done(), "down", "agent-2 down incarnation 3"),
+        (c.AgentSlow(2, 3, True), c.Done(), "slow", "agent-2 is slow"),
+        (c.AgentSlow(2, 3, False), c.Done(), "slow", "agent-2 is slow no more"),
     ],
 )
 def test_a_command_is_told_in_words(

@@ -691,6 +691,23 @@ def test_a_drained_agent_stays_so_through_its_lives_until_that_is_over(world: Wo
     assert world.refusal(c.Drain(88, True)) is BadRequest
 
 
+def test_an_agent_is_slow_in_one_life_and_until_that_is_over(world: World) -> None:
+    version = world.state.roster_version
+    assert world.do(c.AgentSlow(1, 1, True)).changed
+    assert not world.do(c.AgentSlow(1, 1, True)).changed
+    assert world.state.roster_version == version + 1
+    world.do(c.AgentDown(1, 1))
+    world.do(agent_up(1))
+    assert world.state.agents[1].slow, "the same life is back"
+    world.do(c.AgentSlow(1, 1, False))
+    assert not world.state.agents[1].slow
+    world.do(c.AgentSlow(1, 1, True))
+    world.do(agent_up(1, "second"))
+    assert not world.state.agents[1].slow
+    assert not world.do(c.AgentSlow(1, 1, True)).changed, "of a life that is over"
+    assert not world.do(c.AgentSlow(88, 1, True)).changed
+
+
 def test_an_agent_is_down_since_the_command_that_said_so(world: World) -> None:
     world.elapsed_ms = 5000
     world.do(c.AgentDown(1, 1))
@@ -718,6 +735,7 @@ def example_commands(world: World) -> list[c.Command]:
         c.Reap((stripe.id,)),
         agent_up(3, "boot"),
         c.AgentDown(3, 1),
+        c.AgentSlow(3, 1, True),
         c.Drain(3, True),
         c.Sweep(100),
     ]

@@ -479,6 +479,15 @@ class NamespaceMachine(RuleBasedStateMachine):
         else:
             assert entry.stripe == before
 
+    @rule(slot=st.integers(0, AGENTS), life=st.integers(1, 3), slow=st.booleans())
+    def mark_slow(self, slot: int, life: int, slow: bool) -> None:
+        before = self.state.agents.get(slot)
+        changes = before is not None and before.incarnation == life and before.slow != slow
+        assert self.apply(c.AgentSlow(slot, life, slow)) == (c.Done(changed=changes),)
+        if changes:
+            assert before is not None
+            assert self.state.agents[slot] == replace(before, slow=slow)
+
     @rule(slot=st.integers(0, AGENTS), draining=st.booleans())
     def drain(self, slot: int, draining: bool) -> None:
         (result,) = self.apply(c.Drain(slot, draining))

@@ -6,10 +6,11 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from diskless.errors import TooFewAgents
 from diskless.model import AgentInfo
-from diskless.placement import place, stripe_width
+from diskless.placement import place, prompt, stripe_width
 
 turns = st.integers(0, 10**6)
 clusters = st.lists(st.integers(0, 5), max_size=12)
@@ -25,6 +26,19 @@ def agents_on(hosts: list[int]) -> list[AgentInfo]:
 
 def hosts_of(hosts: list[int], slots: list[int]) -> list[int]:
     return [hosts[slot] for slot in slots]
+
+
+# Who
+
+
+@given(st.lists(st.booleans(), max_size=8), st.integers(1, 8))
+def test_slow_agents_are_left_out_unless_the_others_are_too_few(
+    slow: list[bool], enough: int
+) -> None:
+    agents = [replace(agent, slow=slow[agent.slot]) for agent in agents_on([0] * len(slow))]
+    chosen = prompt(agents, enough=enough)
+    quick = [agent for agent in agents if not agent.slow]
+    assert list(chosen) == (quick if len(quick) >= enough else agents)
 
 
 # Where

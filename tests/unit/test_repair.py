@@ -101,7 +101,7 @@ def check_spread(stripe: Stripe, cluster: Cluster, targets: dict[int, int]) -> N
     slots = [targets.get(index, place.slot) for index, place in enumerate(stripe.places)]
     shards_on = Counter(cluster.agents[slot].host for slot in slots)
     fullest = max(shards_on.values())
-    for taker in cluster.takers:
+    for taker in cluster.prompt_takers:
         if taker.slot not in slots:
             assert fullest - shards_on[taker.host] < 2
     for index, slot in targets.items():
@@ -112,7 +112,9 @@ def check_spread(stripe: Stripe, cluster: Cluster, targets: dict[int, int]) -> N
 
 
 fates = st.lists(
-    st.sampled_from(["up", "up", "restarted", "away", "gone", "draining"]), min_size=1, max_size=10
+    st.sampled_from(["up", "up", "restarted", "away", "gone", "draining", "slow"]),
+    min_size=1,
+    max_size=10,
 )
 
 
@@ -137,6 +139,8 @@ def test_whatever_became_of_the_agents_a_plan_is_sound(
                 cluster = dead(cluster, slot)
             case "draining":
                 cluster = with_agent(cluster, slot, draining=True)
+            case "slow":
+                cluster = with_agent(cluster, slot, slow=True)
     slots = data.draw(st.permutations(range(len(fate))))[: data.draw(st.integers(1, len(fate)))]
     m = data.draw(st.integers(1, len(slots)))
     stripe = stripe_on(*slots, m=m)
@@ -351,6 +355,50 @@ def test_more_damaged_shards_than_parity_are_a_loss() -> None:
     stripe = stripe_on(*range(TOTAL))
     damaged = frozenset((stripe.id, index) for index in range(K + 1))
     assert list(plan_repair([stripe], replace(cluster_of(), damaged=damaged)).lost) == [stripe.id]
+
+
+# Slow agents
+
+
+def test_a_slow_agent_keeps_its_shards_and_gets_no_others() -> None:
+    stripe = stripe_on(*range(TOTAL))
+    cluster = with_agent(cluster_of(TOTAL + 2), TOTAL, slow=True)
+    assert plan_repair([stripe], with_agent(cluster, 0, slow=True)).is_empty
+    for turn in range(20):
+        assert choose_targets(stripe, dead(cluster, 3), turn=turn) == {3: TOTAL + 1}
+
+
+def test_a_slow_agent_gets_a_shard_that_nobody_else_can_take() -> None:
+    stripe = stripe_on(*range(TOTAL))
+    cluster = dead(with_agent(cluster_of(TOTAL + 1), TOTAL, slow=True), 3)
+    assert choose_targets(stripe, cluster) == {3: TOTAL}
+    assert list(plan_repair([stripe], cluster).rebuild) == [stripe.id]
+    damaged = replace(with_agent(cluster_of(), 2, slow=True), damaged={(stripe.id, 2)})
+    assert choose_targets(stripe, damaged) == {2: 2}
+
+
+def test_shards_that_lost_two_agents_go_to_the_quick_one_first() -> None:
+    stripe = stripe_on(*range(TOTAL))
+    cluster = dead(with_agent(cluster_of(TOTAL + 2), TOTAL, slow=True), 1, 3)
+    for turn in range(20):
+        assert set(choose_targets(stripe, cluster, turn=turn).values()) == {TOTAL, TOTAL + 1}
+    one = replace(cluster, gone={1, 3}, unfit={TOTAL + 1})
+    assert set(choose_targets(stripe, one).values()) == {TOTAL}
+
+
+def test_nothing_is_widened_onto_a_slow_agent() -> None:
+    narrow = stripe_on(0, 1, 2, 3, 4)
+    slow = with_agent(cluster_of(), 5, slow=True)
+    assert slow.width == M - 1
+    assert plan_repair([narrow], slow).is_empty
+    assert list(plan_repair([narrow], with_agent(slow, 5, slow=False)).reshape) == [narrow.id]
+
+
+def test_slow_agents_count_if_there_are_too_few_others() -> None:
+    cluster = cluster_of(K + 2, m=2)
+    for slot in range(2):
+        cluster = with_agent(cluster, slot, slow=True)
+    assert cluster.width == 2
 
 
 # Shapes

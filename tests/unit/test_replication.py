@@ -725,6 +725,8 @@ def sample(kind: type) -> m.Message:
     for field in msgspec.structs.fields(kind):
         if field.name == "vector":
             fields.append(((1, 0), (2, 1 << 62), (3, 7)))
+        elif field.name == "trips":
+            fields.append((1, m.UNKNOWN))
         elif field.name == "entry":
             fields.append(m.Entry(5, 4, (b"a", b"b")))
         elif field.name == "entries":

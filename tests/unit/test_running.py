@@ -57,7 +57,7 @@ def test_another_ray_is_refused_and_none_means_the_same() -> None:
 
 
 def test_slots_that_never_lived_are_missing_and_dead_ones_are_not() -> None:
-    states = ["up", "down", "draining", "starting"]
+    states = ["up", "down", "slow", "starting"]
     agents = [AgentStatus(slot=f"agent-{n}", state=state) for n, state in enumerate(states)]
     status = ClusterStatus(parity_shards=2, margin=2, margin_hosts=0, agents=agents)
     assert never_joined(status, 4) == [3]

@@ -65,6 +65,7 @@ class Leader:
             roster=roster,
             peers=peers,
             failure_timeout_s=settings.tuning.failure_timeout_s,
+            slow_max=settings.parity_shards,
             inline_room=inline_room,
         )
         rewriter = Rewriter(replica=replica, writer=writer, reader=reader, tuning=settings.tuning)

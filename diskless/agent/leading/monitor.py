@@ -1,7 +1,9 @@
-"""The leader's watch over the agents: its beats, and who is down.
+"""The leader's watch over the agents: its beats, who is down, and who is slow.
 
 An agent is marked down by a command when it refuses connections or is silent for
 `failure_timeout`; if the same life answers again it is marked up again and keeps its shards.
+One that answers much later than the others is marked slow (`leading.slowness`) until it does
+so no more.
 What is known here of others was heard in this view.
 """
 
@@ -9,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from diskless.agent.leading.slowness import Slowness
 from diskless.agent.membership import Member
 from diskless.agent.ports import Beat, LeaderPeers, Pulse
 from diskless.agent.replica import Replica
@@ -32,8 +35,10 @@ class Monitor:
         roster: Roster,
         peers: LeaderPeers,
         failure_timeout_s: float,
+        slow_max: int,
         inline_room: Callable[[], bool],
     ) -> None:
+        """At most `slow_max` agents are marked slow at once."""
         self._slot = slot
         self._replica = replica
         self._member = member
@@ -41,6 +46,7 @@ class Monitor:
         self._peers = peers
         self._timeout_s = failure_timeout_s
         self._inline_room = inline_room
+        self._slowness = Slowness(judge=slot, slow_max=slow_max)
         self._heard_s: dict[int, float] = {}
         self._beating: dict[int, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
@@ -74,11 +80,18 @@ class Monitor:
             await self._pause(interval_s)
 
     async def _note_self(self) -> None:
-        """A former leader may have marked this agent down; nobody else would undo it."""
+        """A former leader may have marked this agent down, or slow; nobody else would undo it."""
         mine = self._replica.state.agents.get(self._slot)
         pulse = self.pulses[self._slot] = self._member.vital_signs()
-        if mine is not None:
-            await self._note(mine, pulse)
+        if mine is None:
+            return
+        await self._note(mine, pulse)
+        if mine.slow:  # but not to the voters, or it would not lead: it beats itself at once
+            now_s = asyncio.get_running_loop().time()
+            if self._replica.is_outpaced:
+                self._slowness.forget(self._slot)
+            else:
+                await self._weigh(mine, began_s=now_s, ended_s=now_s)
 
     async def _pause(self, interval_s: float) -> None:
         self._wake.clear()
@@ -99,7 +112,8 @@ class Monitor:
             self._beating.pop(agent.slot, None)
 
     async def _beat_until_current(self, agent: AgentInfo) -> None:
-        """Beats until the agent has the current roster, or fails to answer."""
+        """Beats until the agent has the current roster and does not seem slow, or fails to
+        answer."""
         self._heard_s.setdefault(agent.slot, asyncio.get_running_loop().time())
         attempts = 0
         while True:
@@ -108,16 +122,20 @@ class Monitor:
                 pulse = await self._peers.beat(
                     agent, self._beat_for(agent), timeout_s=self._timeout_s
                 )
+                ended_s = asyncio.get_running_loop().time()
             except Unavailable as error:
                 attempts += 1
                 took_s = asyncio.get_running_loop().time() - started_s
                 refused = took_s < self._timeout_s / 2
+                self._slowness.forget(agent.slot)
                 if attempts == 1 and refused:
                     continue  # the stream broke; only a refused new one counts
                 await self._judge(agent, refused, error)
                 return
             await self._note(agent, pulse)
-            if pulse.roster_version >= self._replica.state.roster_version:
+            await self._weigh(agent, began_s=started_s, ended_s=ended_s)
+            current = pulse.roster_version >= self._replica.state.roster_version
+            if current and not self._slowness.suspects(agent.slot):
                 return
 
     def _beat_for(self, agent: AgentInfo) -> Beat:
@@ -159,6 +177,25 @@ class Monitor:
                     current.socket, current.host, current.node, current.pid,
                 )
             )  # fmt: skip
+
+    async def _weigh(self, agent: AgentInfo, *, began_s: float, ended_s: float) -> None:
+        """After a beat: slow from now on, or no more, if that has changed."""
+        agents = self._replica.state.agents
+        current = agents.get(agent.slot)
+        if current is None or current.boot != agent.boot or not current.up:
+            self._slowness.forget(agent.slot)
+            return
+        slow = self._slowness.note(
+            agent.slot,
+            began_s=began_s,
+            ended_s=ended_s,
+            slow=current.slow,
+            slow_others=sum(a.slow and a.up for a in agents.values() if a.slot != agent.slot),
+        )
+        if slow is not None:
+            what = "slow" if slow else "slow no more"
+            log.warning("agent %s slot=%s", what, slot_name(agent.slot))
+            await self._try(c.AgentSlow(agent.slot, current.incarnation, slow))
 
     async def _try(self, command: c.Command) -> None:
         """If it fails another leader judges for itself, or this one again."""

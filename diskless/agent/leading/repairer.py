@@ -296,7 +296,12 @@ class Repairer:
         agents = self._state.agents
         worker = min(
             holders,
-            key=lambda slot: (self._roster.suspects(agents[slot]), self._load[slot], slot),
+            key=lambda slot: (
+                self._roster.suspects(agents[slot]),
+                agents[slot].slow,
+                self._load[slot],
+                slot,
+            ),
         )
         self._load[worker] += 1
         try:

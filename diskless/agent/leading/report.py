@@ -7,6 +7,7 @@ from diskless.agent.ports import Pulse
 from diskless.agent.replica import Replica
 from diskless.config import ClusterSettings
 from diskless.model import (
+    AgentInfo,
     AgentStatus,
     ClusterStatus,
     LogStatus,
@@ -144,7 +145,7 @@ class Reporter:
             return AgentStatus(slot=slot_name(slot), state="starting")
         return AgentStatus(
             slot=slot_name(slot),
-            state="down" if not info.up else "draining" if info.draining else "up",
+            state=_state(info),
             pid=info.pid,
             node=info.node,
             host=info.host,
@@ -167,3 +168,9 @@ class Reporter:
 
 def _lag(pulse: Pulse | None) -> LoopLag:
     return pulse.loop_lag if pulse is not None else LoopLag()
+
+
+def _state(info: AgentInfo) -> str:
+    if not info.up:
+        return "down"
+    return "draining" if info.draining else "slow" if info.slow else "up"

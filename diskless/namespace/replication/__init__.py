@@ -7,6 +7,7 @@ out. docs/replication.md has the protocol on one page and says why it is safe.
 from diskless.namespace.replication.core import Status
 from diskless.namespace.replication.effects import (
     Effect,
+    HandedOver,
     Rejected,
     RejectReason,
     Reply,
@@ -20,6 +21,7 @@ from diskless.namespace.replication.settings import Limits, Timing
 
 __all__ = [
     "Effect",
+    "HandedOver",
     "Limits",
     "NamespaceMachine",
     "RejectReason",

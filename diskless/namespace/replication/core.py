@@ -1,7 +1,7 @@
 """What every part of a replica shares: its state, crash vectors, and applying.
 
 The parts are a chain of classes, one per sub-protocol, because they are one state
-machine: Core, Normal, Transfer, Views, Recovering, Replica. Each adds the handlers of
+machine: Core, Normal, Transfer, Views, Recovering, Paced, Replica. Each adds the handlers of
 its messages. Nothing here reads a clock or keeps time other than what doors are given.
 """
 

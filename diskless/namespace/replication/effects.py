@@ -60,4 +60,12 @@ class Restored(Struct, frozen=True):
     op: int
 
 
-Effect = Send | Reply | Rejected | RoleChanged | Restored
+class HandedOver(Struct, frozen=True):
+    """This leader leaves, because the voter `heir` would reach a quorum much sooner."""
+
+    heir: int
+    trip_ms: int
+    heir_trip_ms: int
+
+
+Effect = Send | Reply | Rejected | RoleChanged | Restored | HandedOver

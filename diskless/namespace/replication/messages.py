@@ -72,6 +72,8 @@ class StartViewChange(_Message, frozen=True, tag=5, array_like=True, gc=False):
 
     view: int
     wanted: int
+    handover: int = 0
+    """If not 0: a leader left for `wanted` because it is slow, so often in a row by now."""
 
 
 class DoViewChange(_Message, frozen=True, tag=6, array_like=True, gc=False):
@@ -178,6 +180,34 @@ class RecoveryReply(_Message, frozen=True, tag=17, array_like=True, gc=False):
     op: int
 
 
+class Probe(_Message, frozen=True, tag=18, array_like=True, gc=False):
+    """Leader: measure your round trips to the other followers, and tell me what you know."""
+
+    view: int
+
+
+class Ping(_Message, frozen=True, tag=19, array_like=True, gc=False):
+    view: int
+    sent_ms: int
+
+
+class Pong(_Message, frozen=True, tag=20, array_like=True, gc=False):
+    """`sent_ms` is what the Ping said."""
+
+    view: int
+    sent_ms: int
+
+
+UNKNOWN = -1
+
+
+class Paces(_Message, frozen=True, tag=21, array_like=True, gc=False):
+    """My latest round trips to the voters of each slot, in milliseconds, or UNKNOWN."""
+
+    view: int
+    trips: tuple[int, ...]
+
+
 Message = (
     Prepare
     | PrepareOk
@@ -196,6 +226,10 @@ Message = (
     | HelloReply
     | Recovery
     | RecoveryReply
+    | Probe
+    | Ping
+    | Pong
+    | Paces
 )
 
 encode = msgspec.msgpack.Encoder().encode

@@ -17,7 +17,7 @@ from diskless.namespace.replication import messages as m
 from diskless.namespace.replication.core import FOUNDING, Status
 from diskless.namespace.replication.effects import Effect
 from diskless.namespace.replication.machine import StateMachine
-from diskless.namespace.replication.recovery import Recovering
+from diskless.namespace.replication.pace import Paced
 from diskless.namespace.replication.settings import Limits, Timing
 
 
@@ -38,7 +38,7 @@ class ReplicaStatus(Struct, frozen=True):
     memory: only a voter in normal operation answers a leader's messages."""
 
 
-class Replica(Recovering):
+class Replica(Paced):
     def __init__(
         self,
         *,
@@ -75,6 +75,10 @@ class Replica(Recovering):
             m.HelloReply: self._on_hello_reply,
             m.Recovery: self._on_recovery,
             m.RecoveryReply: self._on_recovery_reply,
+            m.Probe: self._on_probe,
+            m.Ping: self._on_ping,
+            m.Pong: self._on_pong,
+            m.Paces: self._on_paces,
         }
 
     # -- beginnings --------------------------------------------------------------
@@ -161,6 +165,7 @@ class Replica(Recovering):
 
     def _forgive(self, stalled_ms: int) -> None:
         """This process stood still: what it did not hear meanwhile proves nothing."""
+        self._slow_beats = self._better_beats = 0
         self._leader_heard += stalled_ms
         self._progress_ms += stalled_ms
         self._heard = [heard + stalled_ms for heard in self._heard]

@@ -18,6 +18,8 @@ class Timing:
     lease_ms: int = 500
     """How long those who answer a heartbeat wait for its leader, from when it was sent."""
     heartbeat_ms: int = 100
+    slow_ms: int = 50
+    """A leader whose rounds take longer finds out whether another one's would not."""
     drift_max: float = 0.02
 
     def __post_init__(self) -> None:

@@ -36,7 +36,15 @@ class Views(Transfer):
     def _wish(self, now_ms: int) -> None:
         self._wished_ms = now_ms
         assert self.cluster_id is not None
-        self._broadcast(m.StartViewChange(self.cluster_id, self.vector, self.view, self._wanted))
+        self._broadcast(
+            m.StartViewChange(
+                self.cluster_id,
+                self.vector,
+                self.view,
+                self._wanted,
+                self._handover_to(self._wanted),
+            )
+        )
 
     def _on_start_view_change(self, sender: int, message: m.StartViewChange, now_ms: int) -> None:
         if self.status not in OPERATIONAL:
@@ -71,6 +79,9 @@ class Views(Transfer):
         view = sorted(wishes)[self.voters - self.quorum]
         if view > self.view:
             self._join_view_change(view, now_ms)
+
+    def _handover_to(self, view: int) -> int:
+        raise NotImplementedError
 
     # -- joining -----------------------------------------------------------------
 

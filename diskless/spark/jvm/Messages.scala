@@ -8,7 +8,7 @@ import com.fasterxml.jackson.databind.node.{JsonNodeFactory, ObjectNode}
 
 /** A gateway that clients may use. */
 private[spark] final case class Peer(
-    slot: Int, gateway: String, socket: String, host: String, up: Boolean) {
+    slot: Int, gateway: String, socket: String, host: String, up: Boolean, slow: Boolean = false) {
   /** What failures are remembered by: a slot that came back elsewhere has not failed there. */
   def address: String = s"$gateway $socket"
 
@@ -49,7 +49,8 @@ private[spark] object Messages {
 
   def peers(node: JsonNode): Seq[Peer] = node.elements.asScala.map { peer =>
     Peer(peer.path("slot").asInt(UnknownSlot), peer.path("gateway").asText,
-      peer.path("socket").asText, peer.path("host").asText, peer.path("up").asBoolean(true))
+      peer.path("socket").asText, peer.path("host").asText, peer.path("up").asBoolean(true),
+      peer.path("slow").asBoolean(false))
   }.toVector
 
   def welcome(node: JsonNode): Welcome = Welcome(

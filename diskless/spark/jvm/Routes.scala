@@ -8,9 +8,9 @@ import scala.util.hashing.MurmurHash3
 
 /** Which agent to ask: bookkeeping of the roster, the leader and failures.
   *
-  * Metadata and small files go to the leader, bulk to an agent on this host; different JVMs
-  * prefer different local agents, each always the same one. An agent that failed is passed
-  * over for a while, longer each time until it works. Threads share it.
+  * Metadata and small files go to the leader, bulk to an agent on this host that is not slow;
+  * different JVMs prefer different local agents, each always the same one. An agent that failed
+  * is passed over for a while, longer each time until it works. Threads share it.
   */
 private[spark] final class Routes(first: Seq[Peer], salt: String) {
   import Routes._
@@ -101,9 +101,9 @@ private[spark] final class Routes(first: Seq[Peer], salt: String) {
   private def failedLately(peer: Peer, now: Long): Boolean =
     failures.nonEmpty && failures.get(peer.address).exists(_.until - now > 0)
 
-  private def preference(peer: Peer): (Boolean, Boolean, Int) = {
+  private def preference(peer: Peer): (Boolean, Boolean, Boolean, Int) = {
     val local = peer.socket.nonEmpty && Files.exists(Path.of(peer.socket))
-    (!peer.up, !local, MurmurHash3.stringHash(s"$salt/${peer.slot}"))
+    (!peer.up, peer.slow, !local, MurmurHash3.stringHash(s"$salt/${peer.slot}"))
   }
 }
 

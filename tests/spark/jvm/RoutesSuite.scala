@@ -1,0 +1,20 @@
+package io.diskless.spark
+
+/** Whom a JVM asks, going by what agents tell of each other. */
+class RoutesSuite extends Suite {
+  private def peers(json: String): Seq[Peer] = Messages.peers(Messages.decode(json.getBytes))
+
+  test("a slow agent is asked last of those that are up, but leads if it does") { _ =>
+    val told = peers(
+      """[{"slot": 0, "gateway": "h:0", "socket": "", "host": "h", "up": true, "slow": true},
+          {"slot": 1, "gateway": "h:1", "socket": "", "host": "h", "up": false},
+          {"slot": 2, "gateway": "h:2", "socket": "", "host": "h", "up": true}]""")
+    for (salt <- 0 until 20) {
+      val routes = new Routes(told, salt.toString)
+      Check.equal(routes.peers.map(_.slot), Seq(2, 0, 1))
+      routes.learn(leader = 0, version = 1)
+      Check.equal(routes.pick(bulk = true).slot, 2)
+      Check.equal(routes.pick(bulk = false).slot, 0)
+    }
+  }
+}
