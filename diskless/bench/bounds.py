@@ -9,6 +9,7 @@ from diskless.bench.figures import Result, Series, ratios, spread_of
 
 MAIN = works.diskless(works.MAIN_SHAPE)
 ALONE = "alone"
+TURN_MS_MAX = 20.0
 FLAT = 1.25
 """What counts as flat where an issue asks for that without a number."""
 
@@ -82,6 +83,7 @@ def all_bounds(result: Result) -> Iterator[Bound]:
     yield from FAST
     yield from _checkpoints(result)
     yield from _flat(result)
+    yield from _turns(result)
 
 
 def _alone(work: str, system: str = MAIN) -> Of:
@@ -312,6 +314,19 @@ def _flat(result: Result) -> Iterator[Bound]:
                 figure=Of(work=work, size=max(sizes)),
                 per=Of(work=work, size=min(sizes)),
                 most=FLAT,
+            )
+
+
+def _turns(result: Result) -> Iterator[Bound]:
+    """No turn of an event loop may keep a leader from its lease."""
+    for work in dict.fromkeys(e.work for e in result.series if e.work.startswith(works.TURN)):
+        for size in _sizes(result, work):
+            yield Bound(
+                issue=14,
+                title=f"{work}, {size:,.0f} stripes, ms",
+                figure=Of(work=work, size=size),
+                most=TURN_MS_MAX,
+                worst=True,
             )
 
 

@@ -12,11 +12,12 @@ import psutil
 from msgspec.structs import replace
 
 from diskless.bench import queries, works
-from diskless.bench.clusters import QUICK_FREEING, Cluster, cluster, shape_settings
+from diskless.bench.clusters import QUICK_FREEING, Cluster, cluster, in_process, shape_settings
 from diskless.bench.recorder import Recorder, Say, timed_s
 from diskless.bench.recovery import build, copy_in, restart_plan
 from diskless.bench.sizes import Sizes
 from diskless.bench.stores import wait_for_room
+from diskless.bench.turns import longest_turns
 from diskless.client.client import Client
 from diskless.config import MIB
 
@@ -32,6 +33,9 @@ DISK_PATH = "/var/tmp"
 
 def run(sizes: Sizes, say: Say) -> Recorder:
     record = Recorder("growth")
+    if sizes.turn_stripes:
+        say(f"{sizes.turn_stripes} stripes and {sizes.turn_files} files, made up")
+        _turns(sizes, record)
     if sizes.growth_files:
         with cluster(shape_settings(works.MAIN_SHAPE, **QUICK_FREEING)) as running:
             _files(running, sizes, record, say)
@@ -45,6 +49,19 @@ def run(sizes: Sizes, say: Say) -> Recorder:
                 say(f"{megabytes:g} MB of state")
                 _state(running, megabytes, record)
     return record
+
+
+# Turns.
+
+
+def _turns(sizes: Sizes, record: Recorder) -> None:
+    turns = in_process(_longest_turns, sizes.turn_stripes, sizes.turn_files)
+    for work, longest_ms in turns.items():
+        record.add(work, SYSTEM, longest_ms, "ms", size=sizes.turn_stripes)
+
+
+def _longest_turns(stripes: int, files: int) -> dict[str, float]:
+    return longest_turns(stripes=stripes, files=files)
 
 
 # Files.
@@ -65,6 +82,7 @@ def _files(running: Cluster, sizes: Sizes, record: Recorder, say: Say) -> None:
         before = now
         for _ in range(sizes.repetitions):
             _latencies(store, files, sizes, record)
+            record.add(works.TURNS_LOOP, SYSTEM, store.status().loop_lag.max_ms, "ms", size=files)
 
 
 def _fill(store: Client, folder: str, count: int) -> None:

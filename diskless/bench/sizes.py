@@ -55,6 +55,9 @@ class Sizes:
     growth_state_mb: tuple[float, ...] = ()
     growth_agents: tuple[int, ...] = ()
     growth_files: tuple[int, ...] = (1_000, 5_000, 20_000)
+    turn_stripes: int = 25_000
+    turn_files: int = 100_000
+    """Of the made-up state whose longest turns are measured."""
 
 
 SHORT = Sizes()
@@ -78,6 +81,8 @@ FULL = Sizes(
     growth_state_mb=(1, 10, 100, 1000),
     growth_agents=(6, 12, 18, 24),
     growth_files=(1_000, 10_000, 100_000),
+    turn_stripes=250_000,
+    turn_files=1_000_000,
 )
 
 

@@ -109,6 +109,24 @@ GROWN_COMMIT = "1 KiB commit, files in the namespace"
 GROWN_STAT = "stat, files in the namespace"
 GROWN_LIST = "list of 10, files in the namespace"
 GROWN_MEMORY = "agents' memory for each further file"
+TURN_STATUS = "longest turn: status"
+TURN_SUMMARY = "longest turn: summary of everything"
+TURN_REPACK = "longest turn: choice of stripes to repack"
+TURN_SNAPSHOT = "longest turn: chunk of a snapshot, given"
+TURN_RESTORE = "longest turn: chunk of a snapshot, taken"
+TURN_AGENT_DOWN = "longest turn: agent down, and the margin after it"
+TURN_PLAN = "longest turn: repair plan"
+TURN_WAVE = "longest turn: next stripe of a plan"
+TURN_SWEEP = "longest turn: sweep of what was deleted"
+TURN_REAP = "longest turn: 1000 stripes reaped"
+TURNS_LOOP = "lag of the leader's loop, files in the namespace"
+
+
+def turn_delete(path: str) -> str:
+    return f"longest turn: recursive delete of {path}"
+
+
+TURN = "longest turn: "
 AGENTS_COMMIT = "1 KiB commit, agents"
 AGENTS_WRITE = "64 MiB file, write, agents"
 AGENTS_IDLE = "CPU while nothing works, agents"
