@@ -34,6 +34,7 @@ from tests.sim.plan import Plan
 CLUSTER = "c"
 HELD = (m.StartViewChange, m.DoViewChange)
 """What a link holds back that is told to, unless it is told otherwise."""
+NEVER_MS = float("-inf")
 DOUBLES_MAX = 2
 """Living ones of a slot, beside the one in its seat."""
 WALL_MS = 1_700_000_000_000
@@ -72,10 +73,11 @@ class Node:
         self.rate = rate
         self.offset = offset
         self.wall_offset = 0.0
+        self.set_ms = NEVER_MS  # when its wall clock was set last
         self.replica: Replica | None = None
         self.boot = 0
         self.paused_until = 0.0
-        self.stopped_until = 0.0  # a pause that only its wall clock counts
+        self.stopped_until = NEVER_MS  # a pause that only its wall clock counts
         self.replies: dict[int, Callable[[Any], None]] = {}
         self.requests = 0
         self.confirm: Callable[[], None] | None = None  # the read it was stopped in
@@ -199,7 +201,7 @@ class World:
         if node in self.doubles:
             self.doubles.remove(node)
         node.replies.clear()
-        node.paused_until = node.stopped_until = 0.0
+        node.paused_until, node.stopped_until = 0.0, NEVER_MS
         node.confirm = None
         return True
 
@@ -231,23 +233,28 @@ class World:
         node.name = self.plan.voters + self._count
         self.doubles.append(node)
         heir = self.nodes[slot] = Node(slot, rate=node.rate, offset=node.offset)
-        heir.wall_offset = node.wall_offset
+        heir.wall_offset, heir.set_ms = node.wall_offset, node.set_ms
         heir.boot = node.boot
         self.say(f"{slot} is given up as {node.name} ({replica.status.value})")
         self._boot(heir)
         return heir
 
     def stop(self, node: Node, duration: float) -> None:
-        """A pause that the monotonic clock does not count, as of a virtual machine."""
-        if node.replica is not None and node.paused_until <= self.now:
+        """A pause that the monotonic clock does not count, as of a virtual machine. Not just
+        after its wall clock was set: that might hide it, and is assumed not to."""
+        recent = self.now - self.plan.timing.lease_ms
+        if node.replica is not None and node.paused_until <= self.now and node.set_ms < recent:
             self.say(f"stop {node.name} for {duration:.0f}")
             node.paused_until = node.stopped_until = self.now + duration
             node.offset -= duration * node.rate
 
     def set_wall(self, node: Node, offset: float) -> None:
-        self.say(f"wall clock of {node.slot} is off by {offset:.0f}")
-        for process in self.processes(node.slot):
-            process.wall_offset = offset
+        """Sets a machine's wall clock, unless it is stopped, or just was."""
+        recent, processes = self.now - self.plan.timing.lease_ms, self.processes(node.slot)
+        if all(process.stopped_until < recent for process in processes):
+            self.say(f"wall clock of {node.slot} is off by {offset:.0f}")
+            for process in processes:
+                process.wall_offset, process.set_ms = offset, self.now
 
     def pause(self, node: Node, duration: float) -> None:
         if node.replica is not None:

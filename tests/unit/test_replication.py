@@ -679,6 +679,35 @@ def test_a_voter_that_gives_its_state_away_still_votes_but_applies_nothing() -> 
     assert cluster.rows(2) == cluster.rows(1) == cluster.rows(0)
 
 
+def test_a_snapshot_that_became_too_old_leaves_no_trace() -> None:
+    """Entries that come late are not put behind a state that has been dropped."""
+    cluster = Cluster(3)
+    voter, founder = cluster.blank(2, 3), (1, 0)
+    voter.recover("c", cluster.now)
+    lives = (founder, founder, (2, voter.nonce))
+
+    def hear(sender: int, message: m.Message) -> m.Message | None:
+        effects = voter.receive(sender, message, cluster.now, wall_ms=cluster.now)
+        return next((e.message for e in reversed(effects) if isinstance(e, Send)), None)
+
+    for sender in (0, 1):
+        hear(sender, m.HelloReply("c", (founder,) * 3, voter.nonce))
+    hear(1, m.RecoveryReply("c", lives, 0, False, 50))
+    assert isinstance(hear(0, m.RecoveryReply("c", lives, 0, True, 50)), m.Fetch)
+    first = hear(0, m.Truncated("c", lives, 0, 40, 1))
+    assert isinstance(first, m.GetSnapshot)
+    asked = hear(1, m.SnapshotChunk("c", lives, first.nonce, 0, 0, 40, 9, 9, b"", True))
+    assert isinstance(asked, m.Fetch)
+    assert asked.first == 41
+    second = hear(0, m.Truncated("c", lives, 0, 46, 1))
+    assert isinstance(second, m.GetSnapshot)
+    hear(1, m.SnapshotGone("c", lives, second.nonce))
+    entries = tuple(m.Entry(9, 9, (b"late",)) for _ in range(41, 51))
+    hear(0, m.Entries("c", lives, 0, 41, entries, 50, 50))
+    assert voter.status is Status.RECOVERING
+    assert (voter.log.last, voter.commit) == (0, 0)
+
+
 def test_a_message_of_a_former_life_is_no_vote() -> None:
     cluster = Cluster(3)
     cluster.cut = {2}

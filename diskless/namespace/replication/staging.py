@@ -22,7 +22,10 @@ class Purpose(Enum):
 
 @dataclass(slots=True)
 class Catchup:
-    """The log of `view` after `kept`, of which at least `target` entries are needed."""
+    """The log of `view` after `kept`, of which at least `target` entries are needed.
+
+    `kept` is what this voter has itself, or, with a complete snapshot, where that ends.
+    """
 
     purpose: Purpose
     view: int
@@ -41,6 +44,7 @@ class Catchup:
     index: int = 0
     floor: int = 0
     snapshot_op: int = 0
+    own: int = 0  # what `kept` was before a snapshot was complete
     base_time_ms: int = 0
     base_elapsed_ms: int = 0
 

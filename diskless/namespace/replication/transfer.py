@@ -110,6 +110,10 @@ class Transfer(Normal):
             # Somebody has the log: let a voter lead that need not copy the whole state.
             self._give_view_up(now_ms)
             return
+        if catchup.machine is not None:
+            # The snapshot that was complete is too old by now: without it there is only
+            # what this voter had itself, and nothing to put late entries behind.
+            catchup.kept, catchup.entries = catchup.own, []
         catchup.donor, catchup.floor = message.donor, message.floor
         catchup.machine, catchup.index, catchup.tries = self._new_machine(), 0, 0
         catchup.nonce = self._random.getrandbits(63)
@@ -137,6 +141,7 @@ class Transfer(Normal):
         assert catchup.machine is not None
         if message.last:
             catchup.donor = None
+            catchup.own = catchup.kept
             catchup.kept, catchup.entries = message.op, []
             catchup.base_time_ms = message.time_ms
             catchup.base_elapsed_ms = message.elapsed_ms
