@@ -47,6 +47,7 @@ class Monitor:
         self._timeout_s = failure_timeout_s
         self._inline_room = inline_room
         self._slowness = Slowness(judge=slot, slow_max=slow_max)
+        self._marking: set[int] = set()  # whose mark is about to change
         self._heard_s: dict[int, float] = {}
         self._beating: dict[int, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
@@ -185,17 +186,22 @@ class Monitor:
         if current is None or current.boot != agent.boot or not current.up:
             self._slowness.forget(agent.slot)
             return
+        marked = {a.slot for a in agents.values() if a.slow and a.up} | self._marking
         slow = self._slowness.note(
             agent.slot,
             began_s=began_s,
             ended_s=ended_s,
             slow=current.slow,
-            slow_others=sum(a.slow and a.up for a in agents.values() if a.slot != agent.slot),
+            slow_others=len(marked - {agent.slot}),
         )
         if slow is not None:
             what = "slow" if slow else "slow no more"
             log.warning("agent %s slot=%s", what, slot_name(agent.slot))
-            await self._try(c.AgentSlow(agent.slot, current.incarnation, slow))
+            self._marking.add(agent.slot)
+            try:
+                await self._try(c.AgentSlow(agent.slot, current.incarnation, slow))
+            finally:
+                self._marking.discard(agent.slot)
 
     async def _try(self, command: c.Command) -> None:
         """If it fails another leader judges for itself, or this one again."""

@@ -9,8 +9,8 @@ any of them. What one leader has measured ends with its view; its verdicts are c
 from dataclasses import dataclass
 from statistics import median
 
-LATE_S = 0.1
-"""No beat that took less is late. A busy machine delays a beat by some tens of milliseconds."""
+LATE_S = 0.05
+"""No beat that took less is late: a busy machine delays single ones by as much."""
 LATE_FACTOR = 4.0
 """In medians of the others' latest beats."""
 SLOW_AFTER_S = 0.75
