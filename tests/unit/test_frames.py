@@ -138,8 +138,8 @@ def test_a_size_over_its_limit_is_refused_before_anything_is_allocated(meta_byte
 
 def test_a_version_of_the_future_is_refused():
     packed = bytearray(frame(b"{}", b""))
-    packed[2] = 2
-    with pytest.raises(BadFrame, match="version is 2"):
+    packed[2] = 4
+    with pytest.raises(BadFrame, match="version is 4, not 1 to 3"):
         feed(FrameParser(), bytes(packed), piece_bytes=99)
 
 

@@ -63,12 +63,15 @@ class Janitor:
         self._tuning = tuning
         self._now_ms = now_ms
         self._undecided_since: dict[Undecided, float] = {}
+        self._lives: set[tuple[int, int]] = set()
+        self._life_ended_s = float("-inf")
 
     @property
     def _state(self) -> NamespaceState:
         return self._replica.state
 
     async def run(self) -> None:
+        self._life_ended_s = asyncio.get_running_loop().time()  # for all that we know
         while True:
             await asyncio.sleep(self._tuning.janitor_interval_s)
             for work in (self.fence, self.reap, self.demote, self.repack):
@@ -132,6 +135,8 @@ class Janitor:
         ends the moves that have left shards behind: a stripe's next version decides.
         """
         await self._end_moves()
+        if not self._knows_all_holds():
+            return
         doubted = {writer for pulse in self._pulses.values() for writer in pulse.undecided}
         doubted |= self._state.ledger.reaped.keys()
         before, now_s = self._undecided_since, self._now_ms() / 1000
@@ -141,6 +146,19 @@ class Janitor:
             if below is not None and below > self._state.ledger.fences.get(writer, 0):
                 log.info("fence writer=%s.%d below=%d", slot_name(writer[0]), writer[1], below)
                 await self._replica.execute(c.Fence(writer[0], writer[1], below))
+
+    def _knows_all_holds(self) -> bool:
+        """Whether agents tell of all stripes that a client may come back with.
+
+        An agent whose life has ended took with it what it kept for its clients: they have as
+        long to go on with another agent as if it had lived.
+        """
+        now_s = asyncio.get_running_loop().time()
+        lives = {(a.slot, a.incarnation) for a in self._state.agents.values() if a.up}
+        if self._lives - lives:
+            self._life_ended_s = now_s
+        self._lives = lives
+        return now_s - self._life_ended_s >= self._tuning.keep_s
 
     async def _end_moves(self) -> None:
         """Makes the version that unclaimed shards were stored for, without them."""
@@ -162,7 +180,8 @@ class Janitor:
         """The number under which the writer has nothing unfinished; None: not known yet.
 
         What agents report holds for all time: numbers only grow, and a stripe that is
-        not held any more never will be.
+        not held any more never will be: whoever held it kept it for as long as its client
+        had to come back.
         """
         slot, incarnation = writer
         agent = self._state.agents.get(slot)
