@@ -20,8 +20,9 @@ VERSION_PLAIN = 1
 version that could be told."""
 VERSION = 2
 """Frames with an XXH3-64: what the Python client speaks."""
-VERSION_JVM = 3
-"""Frames with an XXH64, the one that a JVM has."""
+VERSION_JVM = 4
+"""Frames with an XXH64, the one that a JVM has. No flipped bit makes one version another."""
+VERSIONS = (VERSION_PLAIN, VERSION, VERSION_JVM)
 CHECKSUM_BYTES = 8
 NO_LEADER = 0xFFFF
 ROSTER_MASK = 0xFFFF
@@ -129,8 +130,8 @@ def unpack_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> He
     )
     if magic != MAGIC:
         raise BadFrame(f"magic is {magic:04X}, not {MAGIC:04X}")
-    if not VERSION_PLAIN <= version <= VERSION_JVM:
-        raise BadFrame(f"version is {version}, not {VERSION_PLAIN} to {VERSION_JVM}")
+    if version not in VERSIONS:
+        raise BadFrame(f"version is {version}, none of {', '.join(map(str, VERSIONS))}")
     if meta_bytes > META_BYTES_MAX:
         raise BadFrame(f"meta of {meta_bytes} bytes, at most {META_BYTES_MAX} are allowed")
     if payload_bytes > PAYLOAD_BYTES_MAX:
