@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
-from diskless.agent.holds import Kept
+from diskless.agent.kept import Kept
 from diskless.agent.ports import Hold
 from diskless.agent.writer import Writer
 from diskless.checksum import FileChecksums

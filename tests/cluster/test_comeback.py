@@ -101,16 +101,16 @@ def let_the_leader_look(cluster: LocalCluster) -> None:
     """Until every agent has told the leader twice what it holds, and that has been acted on."""
     for _ in range(2):
         node = leader(cluster)
-        before = dict(on_loop(cluster, lambda node=node: dict(node.monitor.pulses)))
+        before = dict(on_loop(cluster, lambda node=node: dict(node.leading.monitor.pulses)))
 
         def all_new(node: Any = node, before: dict[int, Any] = before) -> bool:
-            pulses = node.monitor.pulses
+            pulses = node.leading.monitor.pulses
             return all(
                 slot in pulses and pulses[slot] is not before.get(slot) for slot in cluster.nodes
             )
 
         eventually(lambda all_new=all_new: on_loop(cluster, all_new))
-        cluster.run(node.janitor.fence())
+        cluster.run(node.leading.janitor.fence())
 
 
 def refuse_for_now(cluster: LocalCluster, hand: Hand, session: int, sealed: list[Stripe]) -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskless.agent.holds import KEPT_PER_WRITER_MAX, Kept
+from diskless.agent.kept import KEPT_PER_WRITER_MAX, Kept
 from diskless.agent.ports import Hold
 
 KEEP_S = 10.0
