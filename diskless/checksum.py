@@ -1,9 +1,9 @@
 """Checksums that tell a shard's bytes from any others.
 
-Owns the two checksums of diskless: XXH3-64 of every 16 KiB block of a shard, and XXH64,
-which Spark's JVM has a library for, of a whole file. They find accidents (a flipped bit,
-a mixed-up reply), not attackers. PyECLib notices no flipped payload byte, so nothing but
-these does.
+Owns the checksums of diskless: XXH3-64 of every 16 KiB block of a shard, and XXH64,
+which Spark's JVM has a library for, of a whole file; a frame between client and agent has
+one of the two. They find accidents (a flipped bit, a mixed-up reply), not attackers. PyECLib
+notices no flipped payload byte, so nothing but these does.
 
 A block's checksum is seeded with the stripe, the index of the shard and the number
 of the block in it. So the bytes of another stripe, shard or place do not verify,
@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xxhash import xxh3_64_digest, xxh3_64_intdigest, xxh64, xxh64_intdigest
+from xxhash import xxh3_64, xxh3_64_digest, xxh3_64_intdigest, xxh64, xxh64_intdigest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from typing_extensions import Buffer
 
 BLOCK_BYTES = 16 * 1024
@@ -58,6 +60,15 @@ def verify_blocks(data: Buffer, checksums: Buffer, *, seed: int, first_block: in
     )
 
 
+def joint_checksum(parts: Iterable[Buffer], *, fast: bool) -> bytes:
+    """The checksum of parts that follow one another, big-endian: XXH3-64, or XXH64 if it must
+    be one that a JVM has. XXH3 takes a fifth of the time."""
+    hash_ = xxh3_64() if fast else xxh64()
+    for part in parts:
+        hash_.update(part)
+    return hash_.digest()
+
+
 def file_checksum(data: Buffer) -> int:
     """The checksum of a file whose bytes are all at hand."""
     return xxh64_intdigest(data)
@@ -80,3 +91,41 @@ class FileChecksum:
     def value(self) -> int:
         """The checksum of what came so far; more may follow."""
         return self._hash.intdigest()
+
+
+class FileChecksums:
+    """The checksums of files that follow one another in a stream, from byte `start` on.
+
+    Who feeds it says where files end, no later than with the bytes before that.
+    """
+
+    __slots__ = ("_at", "_ended", "_hash", "_start")
+
+    def __init__(self, start: int) -> None:
+        self._start = self._at = start
+        self._hash = FileChecksum()
+        self._ended: dict[tuple[int, int], int] = {}
+
+    def update(self, data: Buffer, ends: Iterable[int] = ()) -> None:
+        """`ends` are positions in the stream, ascending, within these bytes or right after."""
+        view = memoryview(data)
+        for end in ends:
+            count = end - self._at
+            assert 0 <= count <= len(view)
+            self._feed(view[:count])
+            view = view[count:]
+            self._ended[self._start, end] = self._hash.value()
+            self._start, self._hash = end, FileChecksum()
+        self._feed(view)
+
+    def value(self, start: int, end: int) -> int | None:
+        """Of the bytes from `start` to `end`; None if they are no file that came here whole."""
+        if start == end:
+            return file_checksum(b"")
+        if (start, end) == (self._start, self._at):
+            return self._hash.value()
+        return self._ended.get((start, end))
+
+    def _feed(self, view: memoryview) -> None:
+        self._hash.update(view)
+        self._at += len(view)

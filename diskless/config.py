@@ -70,7 +70,8 @@ class Tuning:
     free_delay_s: float = 30.0
     """How long the bytes of a deleted file stay readable for those who opened it."""
     orphan_delay_s: float = 60.0
-    """Age from which a stripe that no file names is examined, fenced and freed."""
+    """Age from which a stripe that no file names is examined, fenced and freed; and for so
+    long a client that lost its agent, or was refused for now, may go on with its stripes."""
     janitor_interval_s: float = 2.0
     repair_delay_s: float = 10.0
     """How long an agent may be down before what it held is rebuilt elsewhere."""
@@ -87,6 +88,12 @@ class Tuning:
     """Bytes of one upload that may be under way to other agents at once."""
     gateway_bytes_max: int = 64 * MIB
     """Payload of client requests that an agent holds at once; then it stops reading."""
+
+    @property
+    def keep_s(self) -> float:
+        """How long stripes are kept for a client that may come back: `orphan_delay_s`, and
+        until the leader has certainly heard whom it came back to."""
+        return self.orphan_delay_s + self.failure_timeout_s
 
     def validate(self) -> None:
         """Raises BadSettings when the sizes contradict each other."""

@@ -95,6 +95,11 @@ class Unavailable(DisklessError, ConnectionError):
     retryable = True
 
 
+class Garbled(Unavailable):
+    """A frame was damaged between client and agent: nothing came of it, and the connection is
+    closed. Sent again it most likely gets through; if it never does, that is CorruptData."""
+
+
 class AgentGone(Unavailable):
     """Nobody listens where an agent was: its process has ended, and its memory with it."""
 

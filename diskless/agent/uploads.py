@@ -2,20 +2,25 @@
 
 An upload belongs to no connection: its client may come back to it, or go on with
 another agent, which adopts the stripes sealed so far. Bounded: so many uploads, so
-many bytes of each under way. One whose connection is gone for `orphan_delay` is forgotten.
+many bytes of each under way. One whose connection is gone for `keep_s` is forgotten, and
+until then, and as long after its commit was refused for now, its stripes are kept.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
+from diskless.agent.kept import Kept
 from diskless.agent.ports import Hold
 from diskless.agent.writer import Writer
-from diskless.checksum import FileChecksum
+from diskless.checksum import FileChecksums
 from diskless.config import Tuning
 from diskless.errors import BadRequest, DisklessError, InternalError, UploadLost
 from diskless.model import Stripe, StripeId
 
 UPLOADS_MAX = 1024
+FILES_MAX = 10_000
+"""Of one upload, or one put."""
 SEAL_TOGETHER = 4
 """Full stripes to gather while others are being sealed: a message costs more than its bytes,
 and the shards that four stripes have for an agent go in one."""
@@ -36,22 +41,33 @@ class Upload:
         self._seals: list[asyncio.Task[Stripe]] = []  # in order, not yet in _sealed
         self._error: DisklessError | None = None
         self.received = self._reported_bytes
-        self.checksum = None if resumed else FileChecksum()
+        self.checksums = FileChecksums(self._reported_bytes)
+        self._files = 0
         self.touched_s = 0.0
         self.committing = False
 
-    def append(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Takes the next bytes; never waits, so that frames keep their order."""
+    def append(
+        self, offset: int, data: bytes | bytearray | memoryview, ends: Sequence[int] = ()
+    ) -> None:
+        """Takes the next bytes; never waits, so that frames keep their order. At `ends` one
+        file ends and the next begins."""
         if offset != self.received:
             raise UploadLost(f"upload is at byte {self.received}, not {offset}: send it again")
+        self._check_ends(offset, len(data), ends)
         self.received += len(data)
-        if self.checksum is not None:
-            self.checksum.update(data)
+        self.checksums.update(data, ends)
         self._parts.append(data)
         self._buffered += len(data)
         together = SEAL_TOGETHER if self._sealing else 1
         if self._buffered >= together * self._tuning.stripe_bytes:
             self._seal_full()
+
+    def _check_ends(self, offset: int, size: int, ends: Sequence[int]) -> None:
+        if any(a > b for a, b in pairwise([offset, *ends, offset + size])):
+            raise BadRequest(f"a frame of {size} bytes from {offset} on has no such ends of files")
+        self._files += len(ends)
+        if self._files > FILES_MAX:
+            raise BadRequest(f"an upload has {FILES_MAX} files at most")
 
     def _seal_full(self) -> None:
         """Seals what fills stripes, all at once, so that their shards travel together."""
@@ -161,6 +177,7 @@ class Uploads:
         self._writer = writer
         self._tuning = tuning
         self._now_s = now_s
+        self._kept = Kept(keep_s=tuning.keep_s, now_s=now_s)
         self._uploads: dict[int, Upload] = {}
         self._owners: dict[int, int] = {}  # upload -> the connection that works on it
 
@@ -182,6 +199,11 @@ class Uploads:
         if self._uploads.get(number) is upload:
             self._uploads.pop(number, None)
             self._owners.pop(number, None)
+
+    def keep(self, upload: Upload) -> None:
+        """Its client may come back with what is sealed, to this agent or another one, and has
+        it kept for a while from now on, also when this upload is closed."""
+        self._kept.keep(upload.holds())
 
     def discard(self, number: int) -> None:
         """Ends an upload that nobody will commit, and drops its shards.
@@ -212,15 +234,18 @@ class Uploads:
 
     def expire(self) -> None:
         """Forgets uploads at rest."""
-        latest = self._now_s() - self._tuning.orphan_delay_s
+        latest = self._now_s() - self._tuning.keep_s
         for number, upload in list(self._uploads.items()):
             resting = upload.touched_s < latest and number not in self._owners
             if resting and not upload.committing:
                 self.close(number)
 
     def holds(self) -> list[Hold]:
-        """Stripes that some upload still wants, the lowest of each writer and upload."""
-        return [hold for upload in self._uploads.values() for hold in upload.holds()]
+        """Stripes that some client still wants: the lowest of each writer, for each upload."""
+        return [
+            *self._kept.holds(),
+            *(hold for upload in self._uploads.values() for hold in upload.holds()),
+        ]
 
     def _open(self, number: int, resume: list[Stripe]) -> Upload:
         self.expire()

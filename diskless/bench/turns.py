@@ -52,7 +52,7 @@ class _Made:
             self.do(self.delete(f"/data/{number // 1000}/{number}-0"))
 
     def do(self, command: c.Command) -> tuple[Any, ...]:
-        return self.state.apply(command, now_ms=1000)
+        return self.state.apply(command, now_ms=1000, elapsed_ms=1000)
 
     def next(self) -> int:
         self.sequence += 1

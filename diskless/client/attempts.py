@@ -9,10 +9,20 @@ import random
 import time
 from collections.abc import Callable
 
-from diskless.errors import DeadlineExceeded, DisklessError, NoQuorum, ShardsAway
+from diskless.errors import (
+    CorruptData,
+    DeadlineExceeded,
+    DisklessError,
+    Garbled,
+    NoQuorum,
+    ShardsAway,
+)
 
 ATTEMPTS_MIN = 6
 """Attempts that fit in the time even if all agents are silent."""
+GARBLED_MAX = 6
+"""Damaged frames, without progress between them, after which an operation is given up: agents
+that fail are passed over, so they came by several ways."""
 PAUSE_S_MIN = 0.01
 PAUSE_S_MAX = 0.25
 
@@ -34,6 +44,7 @@ class Attempts:
         self._sleep = sleep
         self._began = clock()
         self._failures = 0
+        self._garbled = 0
         self._cause: DisklessError | None = None
 
     @property
@@ -48,16 +59,26 @@ class Attempts:
     def progressed(self) -> None:
         self._began = self._clock()
         self._failures = 0
+        self._garbled = 0
         self._cause = None
 
     def failed(self, error: DisklessError) -> None:
-        """Pauses before the next attempt. Raises DeadlineExceeded if there is no time for it."""
+        """Pauses before the next attempt. Raises DeadlineExceeded if there is no time for it,
+        CorruptData if frames do not get through as they were sent."""
         pause = self._pause()
         self._failures += 1
+        in_time = self._clock() + pause < self._end
+        if isinstance(error, Garbled):
+            self._garbled += 1
+            if not in_time or self._garbled >= GARBLED_MAX:
+                raise CorruptData(
+                    f"{self._what}: damaged on its way in {self._garbled} of {self._failures} "
+                    f"attempts, look at the network and at this host's memory; last: {error}"
+                ) from error
         if isinstance(error, (NoQuorum, ShardsAway)):
             self._cause = error
         error = self._cause or error  # It explains what the others only show.
-        if self._clock() + pause >= self._end:
+        if not in_time:
             raise DeadlineExceeded(
                 f"{self._what}: gave up after {self._clock() - self._began:.1f} s, "
                 f"{self._failures} attempts; last error: {error.reason}: {error}"

@@ -8,6 +8,7 @@ transfer much (`read`, `write`, `write_many`, files) that bounds silence, not th
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from types import TracebackType
 from typing import IO, Literal, cast
 
@@ -15,15 +16,8 @@ from diskless.checksum import file_checksum
 from diskless.client.caller import Caller
 from diskless.client.connection import Buffer
 from diskless.client.descriptor import resolve
-from diskless.client.fetch import PREFETCH_BYTES, Content
-from diskless.client.files import (
-    PUT_BYTES_MAX,
-    Reader,
-    Writer,
-    format_checksum,
-    read_bytes,
-    verify,
-)
+from diskless.client.fetch import PREFETCH_BYTES, Content, format_checksum, verify
+from diskless.client.files import PUT_BYTES_MAX, Reader, Writer, read_bytes
 from diskless.client.upload import Frames, Upload
 from diskless.config import KIB
 from diskless.errors import BadRequest, NoCluster, NotFound, UploadLost
@@ -91,7 +85,7 @@ class Client:
         size = content.status.size
         end = size if length is None else min(offset + length, size)
         data = read_bytes(lambda target: content.read_into(target, offset), max(end - offset, 0))
-        if len(data) == size:
+        if len(data) == size > len(content.first):
             verify(content.status, file_checksum(data))
         return data
 
@@ -145,7 +139,8 @@ class Client:
         self, views: Mapping[str, memoryview], *, overwrite: bool, what: str
     ) -> Sequence[Status]:
         """Everything is at hand, so a lost upload can begin again, under the same ticket."""
-        upload = Upload(self._caller, what=what)
+        ends = list(accumulate(len(view) for view in views.values()))
+        upload = Upload(self._caller, what=what, ends=ends)
         for restarts_left in range(RESTARTS_MAX, -1, -1):
             try:
                 return _send(upload, views, overwrite=overwrite)
@@ -153,7 +148,7 @@ class Client:
                 upload.abort()
                 if not restarts_left:
                     raise
-                upload = Upload(self._caller, what=what, ticket=upload.ticket)
+                upload = Upload(self._caller, what=what, ends=ends, ticket=upload.ticket)
             except BaseException:
                 upload.abort()
                 raise

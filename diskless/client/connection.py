@@ -3,7 +3,8 @@
 It owns its socket and nothing else. One thread at a time uses it. It never retries: it
 either gives the reply to a request or, if anything about the stream is wrong (closed,
 silent, garbled), closes itself and raises Unavailable; after that it is useless.
-A refusal is a reply like any other, with `error` set.
+A refusal is a reply like any other, with `error` set. Nothing of a reply is used before its
+checksum was compared.
 
 The stream belongs to the process that opened it: in a forked child every connection is
 closed from the start, without a word on the stream.
@@ -20,15 +21,18 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from diskless.errors import BadFrame, DisklessError, Unauthorized, Unavailable
+from diskless.errors import BadFrame, DisklessError, Garbled, Unauthorized, Unavailable
 from diskless.model import ClusterStatus, slot_name
 from diskless.protocol import messages
 from diskless.protocol.frames import (
     HEADER_BYTES,
     META_BYTES_MAX,
     RECEIVE_BYTES,
+    VERSION,
+    VERSION_PLAIN,
     Header,
-    pack_header,
+    check_sound,
+    pack_head,
     pack_within,
     unpack_header,
 )
@@ -136,38 +140,53 @@ class Connection:
                 f"{kind.name.lower()}: {len(data)} bytes of meta, at most {META_BYTES_MAX} fit"
             )
         self._number += 1
-        header = pack_header(
-            kind,
-            self._number,
-            leader=within,
-            meta_bytes=len(data),
-            payload_bytes=sum([len(part) for part in parts]),
-        )
+        head = pack_head(kind, self._number, data, parts, version=VERSION, leader=within)
         self._expected[self._number] = _Expected(kind, into)
-        self._send_all([header + data, *parts], deadline)
+        self._send_all([head, *parts], deadline)
         return self._number
 
     def receive(self, *, deadline: float) -> Reply:
         """The next reply, whichever request it answers."""
-        self._fill(HEADER_BYTES, deadline)
-        try:
-            header = unpack_header(self._buffer, self._start)
-        except BadFrame as error:
-            raise self._broken(f"garbled reply: {error}") from error
-        self._start += HEADER_BYTES
+        header, meta, payload = self._receive_frame(deadline)
         self.leader, self.roster = header.leader, header.roster
-        meta = self._take(header.meta_bytes, deadline)
         expected = self._expected.pop(header.request, None)
         if expected is None or header.kind not in (Kind.DONE, Kind.REFUSED):
             raise self._unexpected(header, meta)
         if header.kind == Kind.REFUSED:
-            return Reply(header.request, None, bytearray(), self._decode_refusal(meta))
-        payload = self._take_payload(header.payload_bytes, expected.into, deadline)
+            refusal = self._decode_refusal(meta)
+            if isinstance(refusal, Garbled):  # The agent closes the connection too.
+                raise self._broken(f"says: {refusal}", Garbled)
+            return Reply(header.request, None, bytearray(), refusal)
         try:
             decoded = _DECODERS[expected.kind].decode(meta)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._broken(f"garbled reply: {error}") from error
         return Reply(header.request, decoded, payload, None)
+
+    def _receive_frame(self, deadline: float) -> tuple[Header, Buffer, bytearray | memoryview]:
+        """A frame as it was sent. A refusal may come without a checksum, from an agent that
+        could not read our version."""
+        self._fill(HEADER_BYTES, deadline)
+        packed = bytes(self._buffer[self._start : self._start + HEADER_BYTES])
+        try:
+            header = unpack_header(packed)
+        except BadFrame as error:
+            raise self._broken(f"garbled reply: {error}", Garbled) from error
+        self._start += HEADER_BYTES
+        checksum = bytes(self._take(header.checksum_bytes, deadline))
+        meta = self._take(header.meta_bytes, deadline)
+        expected = self._expected.get(header.request)
+        into = expected.into if expected is not None and header.kind == Kind.DONE else None
+        payload = self._take_payload(header.payload_bytes, into, deadline)
+        if header.version == VERSION_PLAIN and header.kind == Kind.REFUSED:
+            raise self._unexpected(header, meta)
+        if header.version != VERSION:
+            raise self._broken(f"sent a reply of version {header.version}, not {VERSION}")
+        try:
+            check_sound(header.version, packed, checksum, meta, payload)
+        except Garbled:
+            raise self._broken("sent a reply that was damaged on its way", Garbled) from None
+        return header, meta, payload
 
     def is_stale(self) -> bool:
         """Whether an idle connection was closed at the other end, or is out of step."""
@@ -263,9 +282,9 @@ class Connection:
             return self._broken(f"refused the connection: {self._decode_refusal(meta)}")
         return self._broken(f"sent kind {header.kind} for request {header.request}, never asked")
 
-    def _broken(self, why: str) -> Unavailable:
+    def _broken(self, why: str, kind: type[Unavailable] = Unavailable) -> Unavailable:
         self.close()
-        return Unavailable(f"{describe(self.peer)} {why}")
+        return kind(f"{describe(self.peer)} {why}")
 
 
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()

@@ -2,7 +2,8 @@
 
 An opened file is pinned: its extents are of one content and stay readable for a while.
 If they are gone, the file is opened again, and read on only if it still has the same
-content; otherwise NotFound. So bytes of two versions are never mixed.
+content; otherwise NotFound. So bytes of two versions are never mixed. Every reply has a
+checksum (client/connection.py); a file that came whole with its opening is checked as a whole.
 """
 
 import time
@@ -10,11 +11,19 @@ from bisect import bisect_right
 from collections import deque
 from itertools import accumulate
 
+from diskless.checksum import file_checksum
 from diskless.client.attempts import Attempts
 from diskless.client.caller import Caller
 from diskless.client.connection import Connection
 from diskless.config import KIB, MIB
-from diskless.errors import DisklessError, InternalError, NotFound, PathIsDirectory, Unavailable
+from diskless.errors import (
+    CorruptData,
+    DisklessError,
+    InternalError,
+    NotFound,
+    PathIsDirectory,
+    Unavailable,
+)
 from diskless.model import Extent
 from diskless.protocol.messages import Kind, Open, Opened, Read, Status
 
@@ -28,6 +37,18 @@ PREFETCH_BYTES = 64 * KIB
 AHEAD_MAX = 4
 """Pieces that a sequential reader has under way."""
 REOPENS_MAX = 3
+
+
+def format_checksum(value: int) -> str:
+    return f"{value:016x}"
+
+
+def verify(status: Status, checksum: int) -> None:
+    """Raises CorruptData if that is not the file's checksum."""
+    if status.checksum and status.checksum != format_checksum(checksum):
+        raise CorruptData(
+            f"{status.path}: checksum is {format_checksum(checksum)}, {status.checksum} was stored"
+        )
 
 
 class Content:
@@ -90,6 +111,8 @@ class Content:
             raise InternalError(
                 f"{self._path}: {starts[-1]} of its {self.status.size} bytes have a place"
             )
+        if len(first) == self.status.size:
+            verify(self.status, file_checksum(first))
 
 
 def _piece_bytes(start: int, end: int) -> int:

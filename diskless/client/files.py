@@ -13,19 +13,21 @@ from typing import Any
 
 from diskless.checksum import FileChecksum
 from diskless.client.caller import Caller
-from diskless.client.fetch import PIECE_BYTES, PREFETCH_BYTES, Content, ReadAhead
+from diskless.client.fetch import (
+    PIECE_BYTES,
+    PREFETCH_BYTES,
+    Content,
+    ReadAhead,
+    format_checksum,
+    verify,
+)
 from diskless.client.upload import FRAME_BYTES, Frames, Upload
-from diskless.errors import CorruptData
 from diskless.protocol.messages import NewFile, Status
 
 PUT_BYTES_MAX = FRAME_BYTES
 """Files up to this size travel in one frame."""
 SEQUENTIAL_BYTES_MIN = PREFETCH_BYTES
 """Read in order for this long, a file is read ahead."""
-
-
-def format_checksum(value: int) -> str:
-    return f"{value:016x}"
 
 
 class Writer(io.RawIOBase):
@@ -226,14 +228,6 @@ class Reader(io.RawIOBase):
         if self._in_order_to == self.status.size:
             verify(self.status, self._checksum.value())
             self._checksum = None
-
-
-def verify(status: Status, checksum: int) -> None:
-    """Raises CorruptData if that is not the file's checksum."""
-    if status.checksum and status.checksum != format_checksum(checksum):
-        raise CorruptData(
-            f"{status.path}: checksum is {format_checksum(checksum)}, {status.checksum} was stored"
-        )
 
 
 class _Memory(io.BytesIO):

@@ -12,6 +12,7 @@ that began it goes on with it, so that no stripe is committed twice.
 
 import os
 import secrets
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -69,8 +70,12 @@ class Upload:
     one, which may have been committed.
     """
 
-    def __init__(self, caller: Caller, *, what: str, ticket: Ticket | None = None) -> None:
+    def __init__(
+        self, caller: Caller, *, what: str, ends: Sequence[int] = (), ticket: Ticket | None = None
+    ) -> None:
+        """`ends` are the bytes at which one of several files ends, ascending."""
         self.size = 0
+        self._ends = ends
         self.ticket = ticket
         self._caller = caller
         self._what = what
@@ -155,10 +160,14 @@ class Upload:
             if offset >= self._sent_bytes:
                 while not self._has_room(connection):
                     self._receive(connection, attempts)
-                meta = Write(self._number, offset, self._take_resume())
+                meta = Write(self._number, offset, self._take_resume(), self._cut(offset, end))
                 connection.send(Kind.WRITE, meta, [chunk], deadline=attempts.deadline)
                 self._sent_bytes = end
             offset = end
+
+    def _cut(self, start: int, end: int) -> list[int]:
+        """The ends of files in these bytes, so that the agent can tell their checksums."""
+        return list(self._ends[bisect_right(self._ends, start) : bisect_right(self._ends, end)])
 
     def _send_commit(
         self, meta: Commit, tail: memoryview, attempts: Attempts

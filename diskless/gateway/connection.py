@@ -22,14 +22,14 @@ from msgspec import Struct
 from diskless.config import KIB, MIB
 from diskless.errors import BadFrame, DisklessError, InternalError, Unauthorized
 from diskless.protocol.frames import (
-    HEADER_BYTES,
     HELLO_BYTES_MAX,
     META_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
+    RECEIVE_BYTES,
     WITHIN_UNIT_S,
     Frame,
     FrameParser,
-    pack_header,
+    pack_head,
 )
 from diskless.protocol.messages import DECODERS, Hello, Kind, Open, Read, Refusal, encode
 
@@ -55,6 +55,9 @@ LOG_CHARS_MAX = 200
 Buffer = bytes | bytearray | memoryview
 
 log = logging.getLogger(__name__)
+
+_DISCARDED = memoryview(bytearray(RECEIVE_BYTES))
+"""Where bytes go that nobody wants."""
 
 _KINDS = {int(kind): (kind, decoder) for kind, decoder in DECODERS.items()}
 
@@ -109,6 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         self._parser = FrameParser(body_bytes_max=HELLO_BYTES_MAX, admit=self._admit)
         self._greeted = False
         self._closed = False
+        self._draining = False
         self._reading = True
         self._writable = True
         self._held: Request | None = None
@@ -128,9 +132,11 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse_and_close(refusal)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._parser.get_buffer()
+        return _DISCARDED if self._draining else self._parser.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._draining:
+            return
         self._heard_at = self._loop.time()
         self._gateway.counters.bytes_in += nbytes
         self._parser.received(nbytes)
@@ -279,7 +285,22 @@ class Connection(asyncio.BufferedProtocol):
         )  # fmt: skip
         header = self._parser.last_header
         self.refuse(header.request if header else self._refused_number, error)
-        self.close()
+        if self._greeted:
+            self._hang_up()
+        else:
+            self.close()
+
+    def _hang_up(self) -> None:
+        """Ends the connection when the client does, or after a while anyway.
+
+        What it is sending meanwhile is thrown away: it would lose the refusal if its next
+        bytes met a closed door.
+        """
+        self._draining = True
+        self._read(True)
+        self._closed = True
+        self._transport.write_eof()
+        self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
 
     def close(self) -> None:
         """Ends the connection once its last replies are fetched, or after a while anyway."""
@@ -299,19 +320,19 @@ class Connection(asyncio.BufferedProtocol):
         if self._closed:
             return
         leader, roster = self._gateway.view()
-        header = pack_header(
-            kind, number, leader=leader, roster=roster,
-            meta_bytes=len(meta), payload_bytes=payload_bytes,
+        head = pack_head(
+            kind, number, meta, parts,
+            version=self._parser.version, leader=leader, roster=roster,
         )  # fmt: skip
         counters = self._gateway.counters
         counters.frames_out += 1
-        counters.bytes_out += HEADER_BYTES + len(meta) + payload_bytes
+        counters.bytes_out += len(head) + payload_bytes
         if not payload_bytes:
-            self._transport.write(header + meta)
+            self._transport.write(head)
         elif payload_bytes <= JOIN_BYTES_MAX:
-            self._transport.write(b"".join((header, meta, *parts)))
+            self._transport.write(b"".join((head, *parts)))
         else:
-            self._transport.writelines((header + meta, *parts))
+            self._transport.writelines((head, *parts))
 
 
 def describe_peer(transport: asyncio.BaseTransport) -> str:

@@ -7,6 +7,7 @@ state of its own.
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 from msgspec import Struct
@@ -18,7 +19,7 @@ from diskless.agent.reader import Reader
 from diskless.agent.roster import Roster
 from diskless.agent.router import Router
 from diskless.agent.shards import ShardStore
-from diskless.agent.uploads import Upload, Uploads
+from diskless.agent.uploads import FILES_MAX, Upload, Uploads
 from diskless.checksum import file_checksum
 from diskless.config import ClusterSettings
 from diskless.errors import (
@@ -37,8 +38,6 @@ from diskless.namespace.state import PathStatus
 from diskless.protocol import messages as m
 from diskless.protocol.frames import PAYLOAD_BYTES_MAX
 from diskless.protocol.messages import Kind
-
-FILES_PER_PUT_MAX = 10_000
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +149,7 @@ class ClientDoor:
         # Appending happens here and now, so that frames keep the order they came in.
         self._check_resume(meta.resume)
         upload = self._uploads.get(meta.upload, meta.offset, meta.resume)
-        upload.append(meta.offset, payload)
+        upload.append(meta.offset, payload, meta.ends)
         return self._written(meta.upload, upload)
 
     def _check_resume(self, stripes: Sequence[Stripe]) -> None:
@@ -171,18 +170,22 @@ class ClientDoor:
         self._check_resume(meta.resume)
         upload = self._uploads.get(meta.upload, meta.offset, meta.resume)
         _check_files(meta.files, upload.received + len(payload))
-        upload.append(meta.offset, payload)
+        ends = accumulate(file.size for file in meta.files)
+        upload.append(meta.offset, payload, [end for end in ends if end > meta.offset])
         return self._committed(meta, upload)
 
     async def _committed(self, meta: m.Commit, upload: Upload) -> Answer:
         upload.committing = True
         try:
             sealed, tail = await upload.finish()
-            files = _trusted(meta.files, upload)
-            answer = await self._make_visible(meta, files, list(sealed), tail)
+            files = _verified(meta.files, upload)
+            return await self._make_visible(meta, files, list(sealed), tail)
+        except BaseException as error:
+            if not isinstance(error, DisklessError) or error.retryable:
+                self._uploads.keep(upload)
+            raise
         finally:
             self._uploads.close(meta.upload, upload)
-        return answer
 
     async def _make_visible(
         self, meta: m.Put, files: Sequence[PendingFile], sealed: list[Stripe], tail: Payload
@@ -329,8 +332,8 @@ class ClientDoor:
 
 
 def _check_files(files: Sequence[m.NewFile], size: int) -> None:
-    if not 1 <= len(files) <= FILES_PER_PUT_MAX:
-        raise BadRequest(f"a put has 1 to {FILES_PER_PUT_MAX} files, not {len(files)}")
+    if not 1 <= len(files) <= FILES_MAX:
+        raise BadRequest(f"a put has 1 to {FILES_MAX} files, not {len(files)}")
     if any(file.size < 0 for file in files) or sum(file.size for file in files) != size:
         raise BadRequest(f"the files' sizes do not add up to the {size} bytes sent")
     for file in files:
@@ -350,16 +353,32 @@ def _checked(files: Sequence[m.NewFile], payload: Payload) -> list[PendingFile]:
     return found
 
 
-def _trusted(files: Sequence[m.NewFile], upload: Upload) -> list[PendingFile]:
-    """The files of an upload: the checksum is checked where this agent saw all of one."""
-    if len(files) == 1 and upload.checksum is not None:
-        checksum = upload.checksum.value()
-        _check_claim(files[0], checksum)
-        return [PendingFile(files[0].path, files[0].size, checksum)]
+def _verified(files: Sequence[m.NewFile], upload: Upload) -> list[PendingFile]:
+    """The files of an upload with their checksums, checked where this agent saw all of one.
+
+    Of a file that another agent had sealed a part of, the client's word is taken: every frame
+    of it was verified by the agent that it came to.
+    """
+    found: list[PendingFile] = []
+    for file, (start, end) in zip(
+        files, pairwise(accumulate((file.size for file in files), initial=0)), strict=True
+    ):
+        checksum = upload.checksums.value(start, end)
+        if checksum is None:
+            checksum = _claim(file)
+        else:
+            _check_claim(file, checksum)
+        found.append(PendingFile(file.path, file.size, checksum))
+    return found
+
+
+def _claim(file: m.NewFile) -> int:
     try:
-        return [PendingFile(file.path, file.size, int(file.checksum, 16)) for file in files]
+        return int(file.checksum, 16)
     except ValueError:
-        raise BadRequest("this upload needs the checksum of each file, as 16 hex digits") from None
+        raise BadRequest(
+            f"this upload needs the checksum of {file.path}, as 16 hex digits"
+        ) from None
 
 
 def _check_claim(file: m.NewFile, checksum: int) -> None:

@@ -101,6 +101,7 @@ def _counters(state: NamespaceState) -> list[int]:
     return [
         state.clock_ms,
         state.elapsed_ms,
+        state.lost_ms,
         state.bytes_inline,
         state.roster_version,
         state._last_file,
@@ -173,6 +174,7 @@ class Restorer:
         (
             state.clock_ms,
             state.elapsed_ms,
+            state.lost_ms,
             state.bytes_inline,
             state.roster_version,
             state._last_file,

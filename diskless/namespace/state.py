@@ -67,6 +67,7 @@ class NamespaceState:
         self.files: Paged[File] = Paged()  # what is doomed too
         self.clock_ms = 0
         self.elapsed_ms = 0
+        self.lost_ms = 0  # by elapsed time, when an agent's life ended last, or seemed to
         self.bytes_inline = 0  # of what is doomed too
         self.demotable_ms: dict[int, int] = {}  # larger inline files, since when, oldest first
         self.roster_version = 0
@@ -357,6 +358,8 @@ class NamespaceState:
     def _note_agent(self, agent: AgentInfo, *, is_loss: bool) -> None:
         self.agents[agent.slot] = agent
         self.roster_version += 1
+        if is_loss:
+            self.lost_ms = self.elapsed_ms
         self.health.touch(agent.slot, is_loss=is_loss)
 
     @property

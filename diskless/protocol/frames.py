@@ -1,19 +1,29 @@
 """The bytes of a frame: its header, its limits, and a parser that takes any split of them.
 
-docs/frames.md is the specification. This module owns the header's layout and refuses,
-as BadFrame, whatever is no frame or breaks a limit. It never looks inside a meta or a
-payload, does no I/O, and never allocates for a body that has not been admitted.
+docs/frames.md is the specification. This module owns the header's layout and the frame's
+checksum, and refuses, as BadFrame, whatever is no frame or breaks a limit, and as Garbled
+what is not as it was sent. It never looks inside a meta or a payload otherwise, does no I/O,
+and never allocates for a body that has not been admitted.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from diskless.checksum import joint_checksum
 from diskless.config import KIB, MIB
-from diskless.errors import BadFrame
+from diskless.errors import BadFrame, Garbled
 
 MAGIC = 0xD15C
-VERSION = 1
+VERSION_PLAIN = 1
+"""Frames without a checksum: of clients of an earlier release, and refusals of what had no
+version that could be told."""
+VERSION = 2
+"""Frames with an XXH3-64: what the Python client speaks."""
+VERSION_JVM = 4
+"""Frames with an XXH64, the one that a JVM has. No flipped bit makes one version another."""
+VERSIONS = (VERSION_PLAIN, VERSION, VERSION_JVM)
+CHECKSUM_BYTES = 8
 NO_LEADER = 0xFFFF
 ROSTER_MASK = 0xFFFF
 
@@ -41,6 +51,12 @@ class Header(NamedTuple):
     request: int
     meta_bytes: int
     payload_bytes: int
+    version: int = VERSION_PLAIN
+
+    @property
+    def checksum_bytes(self) -> int:
+        """Of the checksum that follows the header."""
+        return 0 if self.version == VERSION_PLAIN else CHECKSUM_BYTES
 
 
 class Frame(NamedTuple):
@@ -57,9 +73,49 @@ def pack_header(
     payload_bytes: int = 0,
     leader: int = 0,
     roster: int = 0,
+    version: int = VERSION_PLAIN,
 ) -> bytes:
-    """The 24 bytes before a meta and a payload of these sizes."""
-    return _HEADER.pack(MAGIC, VERSION, kind, leader, roster, request, meta_bytes, payload_bytes)
+    """The 24 bytes before a checksum, if there is one, a meta and a payload of these sizes."""
+    return _HEADER.pack(MAGIC, version, kind, leader, roster, request, meta_bytes, payload_bytes)
+
+
+Part = bytes | bytearray | memoryview
+
+
+def pack_head(
+    kind: int,
+    request: int,
+    meta: bytes,
+    parts: Sequence[Part] = (),
+    *,
+    version: int,
+    leader: int = 0,
+    roster: int = 0,
+) -> bytes:
+    """All of a frame that comes before its payload, the `parts`: header, checksum, meta."""
+    header = pack_header(
+        kind,
+        request,
+        meta_bytes=len(meta),
+        payload_bytes=sum([len(part) for part in parts]) if parts else 0,
+        leader=leader,
+        roster=roster,
+        version=version,
+    )
+    return header + checksum_of(version, header, meta, *parts) + meta
+
+
+def checksum_of(version: int, header: Part, *body: Part) -> bytes:
+    """What follows the header of such a frame: nothing if its version has no checksum."""
+    if version == VERSION_PLAIN:
+        return b""
+    return joint_checksum((header, *body), fast=version == VERSION)
+
+
+def check_sound(version: int, header: Part, checksum: Part, *body: Part) -> None:
+    """Raises Garbled if a frame is not as it was sent."""
+    if checksum_of(version, header, *body) != checksum:
+        raise Garbled("a frame was damaged on its way: send it again, through another agent")
 
 
 def pack_within(seconds: float) -> int:
@@ -74,13 +130,13 @@ def unpack_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> He
     )
     if magic != MAGIC:
         raise BadFrame(f"magic is {magic:04X}, not {MAGIC:04X}")
-    if version != VERSION:
-        raise BadFrame(f"version is {version}, not {VERSION}")
+    if version not in VERSIONS:
+        raise BadFrame(f"version is {version}, none of {', '.join(map(str, VERSIONS))}")
     if meta_bytes > META_BYTES_MAX:
         raise BadFrame(f"meta of {meta_bytes} bytes, at most {META_BYTES_MAX} are allowed")
     if payload_bytes > PAYLOAD_BYTES_MAX:
         raise BadFrame(f"payload of {payload_bytes} bytes, at most {PAYLOAD_BYTES_MAX} are allowed")
-    return Header(kind, leader, roster, request, meta_bytes, payload_bytes)
+    return Header(kind, leader, roster, request, meta_bytes, payload_bytes, version)
 
 
 def _admit_all(body_bytes: int) -> bool:
@@ -94,7 +150,8 @@ class FrameParser:
     until it gives None. When a header has come, `admit(body_bytes)` is asked once; if it
     says no, the parser is `stalled` and gives nothing more until `grant()`. While it is
     stalled, or while `next()` still has frames to give, no more bytes may be received.
-    A frame given out owns its bytes: the parser never touches them again.
+    A frame given out owns its bytes, and is as it was sent: the parser never touches them
+    again. All frames of a stream have the version of its first.
     """
 
     def __init__(
@@ -110,6 +167,8 @@ class FrameParser:
         self._start = 0
         self._end = 0
         self._header: Header | None = None
+        self._packed = b""  # the header as it came
+        self._version: int | None = None
         self._body: memoryview | None = None
         self._filled = 0
 
@@ -117,6 +176,11 @@ class FrameParser:
     def mid_frame(self) -> bool:
         """Whether part of a frame has come and the rest has not."""
         return self._header is not None or self._start < self._end
+
+    @property
+    def version(self) -> int:
+        """Of the stream, as far as that is known."""
+        return self._version or VERSION_PLAIN
 
     @property
     def last_header(self) -> Header | None:
@@ -146,7 +210,8 @@ class FrameParser:
         self.stalled = False
 
     def next(self) -> Frame | None:
-        """The next whole frame, or None. Raises BadFrame; the parser is useless then."""
+        """The next whole frame, or None. Raises BadFrame or Garbled; the parser is useless
+        then."""
         if self.stalled:
             return None
         header = self._header
@@ -158,7 +223,7 @@ class FrameParser:
                 return None
         if self._body is not None:
             return self._take_large(header)
-        body_bytes = header.meta_bytes + header.payload_bytes
+        body_bytes = header.checksum_bytes + header.meta_bytes + header.payload_bytes
         if self._end - self._start >= body_bytes:
             return self._take_small(header)
         if HEADER_BYTES + body_bytes > RECEIVE_BYTES:
@@ -168,7 +233,11 @@ class FrameParser:
     def _begin(self) -> Header | None:
         """Takes the header of the next frame, and gives it if its body is admitted."""
         header = unpack_header(self._buffer, self._start)
+        if self._version is not None and header.version != self._version:
+            raise BadFrame(f"version is {header.version} after frames of version {self._version}")
+        self._version = header.version
         self._header = header
+        self._packed = bytes(self._buffer[self._start : self._start + HEADER_BYTES])
         self._start += HEADER_BYTES
         body_bytes = header.meta_bytes + header.payload_bytes
         if body_bytes > self.body_bytes_max:
@@ -180,13 +249,10 @@ class FrameParser:
         return None if self.stalled else header
 
     def _take_small(self, header: Header) -> Frame:
-        split = self._start + header.meta_bytes
-        end = split + header.payload_bytes
-        meta = bytes(self._buffer[self._start : split])
-        payload = bytes(self._buffer[split:end]) if end > split else b""
+        end = self._start + header.checksum_bytes + header.meta_bytes + header.payload_bytes
+        body = memoryview(bytes(self._buffer[self._start : end]))
         self._start = end
-        self._header = None
-        return Frame(header, meta, payload)
+        return self._cut(header, body)
 
     def _take_large(self, header: Header) -> Frame | None:
         body = self._body
@@ -194,6 +260,12 @@ class FrameParser:
         if self._filled < len(body):
             return None
         self._body = None
+        return self._cut(header, body)
+
+    def _cut(self, header: Header, body: memoryview) -> Frame:
+        """The frame of a whole body, if that is as it was sent."""
+        checksum, body = body[: header.checksum_bytes], body[header.checksum_bytes :]
+        check_sound(header.version, self._packed, checksum, body)
         self._header = None
         return Frame(header, body[: header.meta_bytes], body[header.meta_bytes :])
 

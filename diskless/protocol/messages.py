@@ -90,12 +90,14 @@ class Put(Struct, kw_only=True):
     overwrite: bool = False
 
 
-class Write(Struct):
-    """The next bytes of an upload. `resume` lists what another agent had sealed of it."""
+class Write(Struct, omit_defaults=True):
+    """The next bytes of an upload. `resume` lists what another agent had sealed of it; at
+    the bytes `ends` of the upload one of its files ends and the next begins."""
 
     upload: int
     offset: int
     resume: list[Stripe] = []
+    ends: list[int] = []
 
 
 class Written(Struct):

@@ -1,6 +1,7 @@
 """A block verifies only as itself: right bytes, right stripe, right shard, right place."""
 
 import random
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -10,8 +11,10 @@ from diskless.checksum import (
     BLOCK_BYTES,
     CHECKSUM_BYTES,
     FileChecksum,
+    FileChecksums,
     block_checksums,
     file_checksum,
+    joint_checksum,
     seed,
     verify_blocks,
 )
@@ -150,3 +153,38 @@ def test_a_file_checksum_can_be_read_midway_and_go_on() -> None:
     assert streamed.value() == file_checksum(b"disk")
     streamed.update(memoryview(b"less"))
     assert streamed.value() == file_checksum(b"diskless")
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.lists(st.binary(max_size=300), min_size=1, max_size=6),
+    st.integers(1, 200),
+    st.integers(0, 1000),
+)
+def test_files_that_follow_one_another_have_their_own_checksums(
+    files: list[bytes], piece_bytes: int, start: int
+) -> None:
+    stream = b"".join(files)
+    ends = [start + at for at in accumulate(map(len, files))]
+    sums = FileChecksums(start)
+    for at in range(0, len(stream), piece_bytes):
+        piece = stream[at : at + piece_bytes]
+        inside = [end for end in ends if start + at < end <= start + at + len(piece)]
+        sums.update(piece, inside)
+    for file, (begin, end) in zip(files, pairwise([start, *ends]), strict=True):
+        assert sums.value(begin, end) == file_checksum(file)
+
+
+def test_of_bytes_that_are_no_file_which_came_whole_nothing_is_said() -> None:
+    sums = FileChecksums(100)
+    sums.update(b"a" * 50, [120])
+    assert sums.value(100, 120) == file_checksum(b"a" * 20)
+    assert sums.value(120, 150) == file_checksum(b"a" * 30)
+    for start, end in ((0, 120), (90, 120), (100, 150), (120, 149), (100, 119)):
+        assert sums.value(start, end) is None
+
+
+def test_joint_checksums_stay_what_clients_of_other_versions_expect() -> None:
+    parts = (b"disk", bytearray(b"le"), memoryview(b"ss"))
+    assert joint_checksum(parts, fast=False) == file_checksum(b"diskless").to_bytes(8, "big")
+    assert joint_checksum(parts, fast=True).hex() == "30deacd10603173b"

@@ -823,7 +823,7 @@ def test_a_file_read_from_start_to_end_is_checked(cluster, client, size):
     corrupt(cluster, "/f")
     with pytest.raises(CorruptData, match="/f: checksum"):
         client.read("/f")
-    with client.open("/f") as file, pytest.raises(CorruptData):
+    with pytest.raises(CorruptData), client.open("/f") as file:
         read_in_steps(file, 100_000)
 
 

@@ -147,7 +147,7 @@ def test_a_copy_of_the_state_goes_on_sweeping_where_the_original_does(world: Wor
         states.append(copy)
         step += 1
         for state in states:
-            state.apply(c.Sweep(5), now_ms=1000 + step)
+            state.apply(c.Sweep(5), now_ms=1000 + step, elapsed_ms=1000 + step)
             assert dump(state) == dump(world.state)
     assert step > 5
     assert world.files() == {"/d/again": b"1"}

@@ -42,10 +42,10 @@ class Store:
         self.stripes = 0
         for slot in range(agents):
             self.start(slot)
-        self.session = self.state.apply(c.OpenSession(), now_ms=1)[0].number
+        self.session = self.state.apply(c.OpenSession(), now_ms=1, elapsed_ms=1)[0].number
 
     def apply(self, command: c.Command) -> None:
-        (result,) = self.state.apply(command, now_ms=1000)
+        (result,) = self.state.apply(command, now_ms=1000, elapsed_ms=1000)
         assert isinstance(result, c.Done), result
 
     def start(self, slot: int) -> None:

@@ -193,6 +193,7 @@ def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
         "roster_version": state.roster_version,
         "clock_ms": state.clock_ms,
         "elapsed_ms": state.elapsed_ms,
+        "lost_ms": state.lost_ms,
         "bytes": (state.bytes_logical, state.bytes_inline),
         "demotable": list(state.demotable_ms.items()),
         "last_file": state._last_file,
@@ -221,8 +222,8 @@ def test_the_dump_shows_every_part_that_a_state_and_its_ledger_have() -> None:
     state = NamespaceState()
     assert set(vars(state)) == {
         "tree", "doomed", "ledger", "health", "sessions", "agents", "files", "clock_ms",
-        "elapsed_ms", "bytes_inline", "demotable_ms", "roster_version", "_boots", "_last_file",
-        "_sweep_at_once",
+        "elapsed_ms", "lost_ms", "bytes_inline", "demotable_ms", "roster_version", "_boots",
+        "_last_file", "_sweep_at_once",
     }  # fmt: skip
     assert set(vars(state.ledger)) == {
         "entries", "freed_ms", "doubted_ms", "fences", "reaped", "partly_dead", "health",

@@ -78,7 +78,7 @@ class Big:
         self.put(*files, stripes=(stripe,))
 
     def apply(self, command: c.Command) -> tuple[Any, ...]:
-        results = self.state.apply(command, now_ms=1000)
+        results = self.state.apply(command, now_ms=1000, elapsed_ms=1000)
         assert all(isinstance(result, c.Done) for result in results), results
         return results
 

@@ -143,6 +143,8 @@ class Janitor:
         ends the moves that have left shards behind: a stripe's next version decides.
         """
         await self._end_moves()
+        if not self._knows_all_holds():
+            return
         undecided = {writer for pulse in self._pulses.values() for writer in pulse.undecided}
         ledger = self._state.ledger
         found = {*undecided, *ledger.reaped, *ledger.doubted_ms}
@@ -155,6 +157,15 @@ class Janitor:
             if below > ledger.fences.get(writer, 0) or writer in ledger.doubted_ms:
                 log.info("fence writer=%s.%d below=%d", slot_name(writer[0]), writer[1], below)
                 await self._replica.execute(c.Fence(writer[0], writer[1], below))
+
+    def _knows_all_holds(self) -> bool:
+        """Whether agents tell of all stripes that a client may come back with.
+
+        An agent whose life has ended took with it what it kept for its clients: they have as
+        long to go on with another agent as if it had lived.
+        """
+        since_ms = self._replica.elapsed_ms() - self._state.lost_ms
+        return since_ms >= 1000 * self._tuning.keep_s
 
     async def _end_moves(self) -> None:
         """Makes the version that unclaimed shards were stored for, without them."""
@@ -187,7 +198,8 @@ class Janitor:
         """The number under which the writer has nothing unfinished; None: not known yet.
 
         What agents report holds for all time: numbers only grow, and a stripe that is
-        not held any more never will be.
+        not held any more never will be: whoever held it kept it for as long as its client
+        had to come back.
         """
         slot, _ = writer
         lives = self._lives(writer)

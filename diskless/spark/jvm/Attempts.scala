@@ -50,6 +50,7 @@ private[spark] final class Attempts(val what: String, timeoutNanos: Long) {
 
   private var began = System.nanoTime()
   private var failures = 0
+  private var garbled = 0
   private var cause: Option[DisklessException] = None
 
   /** Of the current attempt. */
@@ -60,16 +61,28 @@ private[spark] final class Attempts(val what: String, timeoutNanos: Long) {
   def progressed(): Unit = {
     began = System.nanoTime()
     failures = 0
+    garbled = 0
     cause = None
   }
 
-  /** Pauses before the next attempt; throws DeadlineExceeded if there is no time for it. */
+  /** Pauses before the next attempt; throws DeadlineExceeded if there is no time for it, and
+    * CorruptData if frames do not get through as they were sent.
+    */
   def failed(error: DisklessException): Unit = {
     val pause = pauseNanos()
     failures += 1
+    val inTime = overall.left > pause
+    if (error.reason == Errors.Garbled) {
+      garbled += 1
+      if (!inTime || garbled >= GarbledMax) {
+        throw new DisklessException(Errors.CorruptData,
+          s"$what: damaged on its way in $garbled of $failures attempts, look at the network " +
+            s"and at this host's memory; last: ${error.getMessage}", retryable = false, error)
+      }
+    }
     if (Errors.Causes(error.reason)) cause = Some(error)
     val telling = cause.getOrElse(error) // It explains what the others only show.
-    if (overall.left <= pause) {
+    if (!inTime) {
       val seconds = (System.nanoTime() - began) / 1e9
       throw new DisklessException(Errors.DeadlineExceeded,
         f"$what: gave up after $seconds%.1f s, $failures attempts; " +
@@ -91,6 +104,10 @@ private[spark] final class Attempts(val what: String, timeoutNanos: Long) {
 private[spark] object Attempts {
   /** Attempts that fit in the time even if all agents are silent. */
   private val AttemptsMin = 6
+  /** Damaged frames, without progress between them, after which an operation is given up:
+    * agents that fail are passed over, so they came by several ways.
+    */
+  private val GarbledMax = 6
   private val PauseNanosMin = 10L * 1000 * 1000
   private val PauseNanosMax = 250L * 1000 * 1000
 }

@@ -29,8 +29,9 @@ private[spark] final class Request(
   *
   * Everything but `send`, `close` and the fields that others read happens on the I/O thread.
   * It never retries: when anything about the stream is wrong it closes itself, and all that
-  * was under way, and all that comes later, fails with Unavailable. A request's payload is
-  * sent from where it is and must not change until it is answered.
+  * was under way, and all that comes later, fails with Unavailable, or with Garbled if a frame
+  * is not as it was sent; nothing of such a frame is used. A request's payload is sent from
+  * where it is and must not change until it is answered.
   */
 private[spark] final class Connection(
     io: IoThread, val peer: Peer, where: SocketAddress, onLost: () => Unit)
@@ -52,6 +53,7 @@ private[spark] final class Connection(
   private val staged = ByteBuffer.allocateDirect(StageBytes).flip()
   private val received = ByteBuffer.allocate(ReceiveBytes).flip()
   private var incoming: Incoming = _
+  private val checksum = new Checksum
 
   io.execute(() => connect())
 
@@ -113,9 +115,9 @@ private[spark] final class Connection(
     if (lost != null) request.reply.completeExceptionally(lost)
     else guarded {
       number += 1
-      val payloadBytes = request.payload.map(_.remaining).sum
       underWay.update(number, request)
-      outgoing.add(Frames.pack(request.kind, request.within, number, request.meta, payloadBytes))
+      outgoing.add(Frames.pack(
+        request.kind, request.within, number, request.meta, request.payload, checksum))
       request.payload.foreach(part => outgoing.add(part.duplicate()))
       if (channel.isConnected) flush()
     }
@@ -171,9 +173,11 @@ private[spark] final class Connection(
     while (true) {
       if (incoming == null) {
         if (received.remaining < Frames.HeaderBytes) return
+        val packed = new Array[Byte](Frames.HeaderBytes)
+        received.get(received.position(), packed)
         Frames.unpack(received) match {
-          case Left(wrong) => throw new IOException(s"garbled reply: $wrong")
-          case Right(header) => incoming = new Incoming(header)
+          case Left(wrong) => throw Errors.garbled(s"garbled reply: $wrong")
+          case Right(header) => incoming = new Incoming(header, packed)
         }
       }
       incoming.take(received)
@@ -185,6 +189,7 @@ private[spark] final class Connection(
   }
 
   private def deliver(frame: Incoming): Unit = {
+    check(frame)
     leader = frame.header.leader
     roster = frame.header.roster
     underWay.remove(frame.header.request) match {
@@ -199,6 +204,16 @@ private[spark] final class Connection(
     }
   }
 
+  private def check(frame: Incoming): Unit =
+    if (frame.header.version != Frames.Version) {
+      // A gateway that cannot read our version answers in the first one.
+      val why = if (frame.header.kind == Kind.Refused) refusal(frame).getMessage
+        else s"it answers in version ${frame.header.version}"
+      throw new IOException(s"refused the connection: $why")
+    } else if (!frame.isSound(checksum)) {
+      throw Errors.garbled("sent a reply that was damaged on its way")
+    }
+
   private def refusal(frame: Incoming): DisklessException =
     Messages.refusal(Messages.decode(frame.meta))
 
@@ -211,7 +226,10 @@ private[spark] final class Connection(
     }
 
   private def break(why: String, cause: Throwable = null): Unit = if (lost == null) {
-    lost = Errors.unavailable(s"$peer: $why", cause)
+    lost = cause match {
+      case error: DisklessException => error.named(peer.toString)
+      case _ => Errors.unavailable(s"$peer: $why", cause)
+    }
     if (channel != null) {
       try channel.close()
       catch { case _: IOException => () } // It is gone either way.
@@ -234,14 +252,18 @@ private[spark] object Connection {
     Option(error.getMessage).getOrElse(error.getClass.getSimpleName)
 
   /** A frame on its way in; large ones are read straight into memory of their own. */
-  private final class Incoming(val header: Frames.Header) {
+  private final class Incoming(val header: Frames.Header, packed: Array[Byte]) {
+    private val claimed = new Array[Byte](header.checksumBytes)
     val meta = new Array[Byte](header.metaBytes)
     val payload = new Array[Byte](header.payloadBytes)
-    private val parts = Array(ByteBuffer.wrap(meta), ByteBuffer.wrap(payload))
+    private val parts = Array(claimed, meta, payload).map(ByteBuffer.wrap(_))
 
-    def complete: Boolean = !parts(0).hasRemaining && !parts(1).hasRemaining
+    def complete: Boolean = !parts.exists(_.hasRemaining)
 
-    def rest: ByteBuffer = if (parts(0).hasRemaining) parts(0) else parts(1)
+    def rest: ByteBuffer = parts.find(_.hasRemaining).get
+
+    def isSound(checksum: Checksum): Boolean =
+      Frames.isSound(packed, claimed, meta, payload, checksum)
 
     def take(source: ByteBuffer): Unit = for (part <- parts) {
       val count = math.min(part.remaining, source.remaining)

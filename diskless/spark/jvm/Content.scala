@@ -6,7 +6,8 @@ import scala.collection.mutable
   *
   * It is pinned: its extents are of one content and stay readable for a while. If they are
   * gone, the file is opened again, and read on only if it still has the same content. So
-  * bytes of two versions are never mixed. Threads may share it.
+  * bytes of two versions are never mixed. Every reply has a checksum (Connection); a file that
+  * came whole with its opening is checked as a whole. Threads may share it.
   */
 private[spark] final class Content(caller: Caller, path: String) {
   import Content._
@@ -105,6 +106,9 @@ private[spark] final class Content(caller: Caller, path: String) {
       throw new DisklessException("InternalError", s"$path: ${found.placedBytes} of its " +
         s"${found.status.size} bytes have a place", retryable = false)
     }
+    if (found.first.length == found.status.size) {
+      verify(found.status, Checksum.of(found.first))
+    }
     found
   }
 
@@ -126,6 +130,14 @@ private[spark] object Content {
   /** How much of what follows `start` to ask for in one piece. */
   def pieceBytes(start: Long, left: Long): Int =
     math.min(PieceBytes - start % PieceBytes, left).toInt
+
+  /** Throws CorruptData if that is not the file's checksum. */
+  def verify(status: Status, checksum: String): Unit =
+    if (status.checksum.nonEmpty && status.checksum != checksum) {
+      throw new DisklessException(Errors.CorruptData,
+        s"${status.path}: checksum is $checksum, ${status.checksum} was stored",
+        retryable = false)
+    }
 
   def cutPieces(start: Long, length: Int): Seq[(Long, Int)] = {
     val end = start + length

@@ -183,12 +183,7 @@ private[spark] final class DisklessInputStream(
       hash.update(data, offset, count)
       if (inOrderTo == content.size) {
         checksum = None
-        val found = hash.value()
-        val stored = content.status.checksum
-        if (stored.nonEmpty && stored != found) {
-          throw new DisklessException("CorruptData",
-            s"$path: checksum is $found, $stored was stored", retryable = false)
-        }
+        Content.verify(content.status, hash.value())
       }
     }
 

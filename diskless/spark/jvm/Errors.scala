@@ -12,12 +12,18 @@ class DisklessException(
     extends IOException(message, cause) {
   /** What a user sees of a failed query. */
   override def toString: String = s"${getClass.getName}: $reason: $getMessage"
+
+  /** The same, with who it was in front. */
+  def named(who: String): DisklessException =
+    new DisklessException(reason, s"$who: $getMessage", retryable, this)
 }
 
 private[spark] object Errors {
   val AlreadyExists = "AlreadyExists"
+  val CorruptData = "CorruptData"
   val DeadlineExceeded = "DeadlineExceeded"
   val DirectoryNotEmpty = "DirectoryNotEmpty"
+  val Garbled = "Garbled"
   val NoCluster = "NoCluster"
   val NoQuorum = "NoQuorum"
   val NotFound = "NotFound"
@@ -29,14 +35,19 @@ private[spark] object Errors {
   val Unavailable = "Unavailable"
   val UploadLost = "UploadLost"
 
-  /** With these an agent says that it is well, and cannot reach who could help. */
-  val Hindrances: Set[String] = Set(Unavailable, NoQuorum, "NotLeader")
+  /** With these an agent says that it is well, and cannot reach who could help; or that what
+    * reaches it is damaged. */
+  val Hindrances: Set[String] = Set(Unavailable, NoQuorum, "NotLeader", Garbled)
 
   /** These say why the cluster cannot answer now; others only that it does not. */
   val Causes: Set[String] = Set(NoQuorum, ShardsAway)
 
   def unavailable(message: String, cause: Throwable = null): DisklessException =
     new DisklessException(Unavailable, message, retryable = true, cause)
+
+  /** A frame was damaged on its way. */
+  def garbled(message: String): DisklessException =
+    new DisklessException(Garbled, message, retryable = true)
 
   /** The interrupt stays visible; Spark takes this class for a clean stop. */
   def interrupted(what: String, cause: InterruptedException): InterruptedIOException = {

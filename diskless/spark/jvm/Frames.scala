@@ -2,9 +2,12 @@ package io.diskless.spark
 
 import java.nio.ByteBuffer
 
-/** The bytes of a frame's header, and its limits: docs/frames.md is the specification. */
+/** The bytes of a frame's header, its checksum and its limits: docs/frames.md is the
+  * specification.
+  */
 private[spark] object Frames {
   val HeaderBytes = 24
+  val ChecksumBytes = 8
   val MetaBytesMax: Int = 4 << 20
   val PayloadBytesMax: Int = 4 << 20
   val NoLeader = 0xFFFF
@@ -12,21 +15,47 @@ private[spark] object Frames {
   private val WithinUnitNanos = 10L * 1000 * 1000
   private val WithinMax = 0xFFFFL
   private val Magic: Short = 0xD15C.toShort
-  private val Version: Byte = 1
+  /** Frames without a checksum: refusals by who could not read our version. */
+  val VersionPlain = 1
+  /** Frames with an XXH64. */
+  val Version = 4
 
   final case class Header(
-      kind: Int, leader: Int, roster: Int, request: Long, metaBytes: Int, payloadBytes: Int)
+      version: Int, kind: Int, leader: Int, roster: Int, request: Long,
+      metaBytes: Int, payloadBytes: Int) {
+    /** Of the checksum that follows the header. */
+    def checksumBytes: Int = if (version == VersionPlain) 0 else ChecksumBytes
+  }
 
-  /** A header and a meta, ready to be sent before a payload of that size.
+  /** A header, a checksum and a meta, ready to be sent before that payload, whose parts have
+    * arrays.
     *
     * `within` is the time for the answer as `packWithin` makes it, or 0.
     */
   def pack(
-      kind: Int, within: Int, request: Long, meta: Array[Byte], payloadBytes: Int): ByteBuffer = {
-    val buffer = ByteBuffer.allocate(HeaderBytes + meta.length)
-    buffer.putShort(Magic).put(Version).put(kind.toByte).putShort(within.toShort).putShort(0)
-    buffer.putLong(request).putInt(meta.length).putInt(payloadBytes).put(meta).flip()
+      kind: Int, within: Int, request: Long, meta: Array[Byte], payload: Seq[ByteBuffer],
+      checksum: Checksum): ByteBuffer = {
+    val buffer = ByteBuffer.allocate(HeaderBytes + ChecksumBytes + meta.length)
+    buffer.putShort(Magic).put(Version.toByte).put(kind.toByte)
+    buffer.putShort(within.toShort).putShort(0)
+    buffer.putLong(request).putInt(meta.length).putInt(payload.map(_.remaining).sum)
+    checksum.reset()
+    checksum.update(buffer.array, 0, HeaderBytes)
+    checksum.update(meta, 0, meta.length)
+    payload.foreach { part =>
+      checksum.update(part.array, part.arrayOffset + part.position(), part.remaining)
+    }
+    buffer.putLong(checksum.toLong).put(meta).flip()
     buffer
+  }
+
+  /** Whether a frame is as it was sent. */
+  def isSound(
+      header: Array[Byte], claimed: Array[Byte], meta: Array[Byte], payload: Array[Byte],
+      checksum: Checksum): Boolean = {
+    checksum.reset()
+    for (part <- Seq(header, meta, payload)) checksum.update(part, 0, part.length)
+    checksum.toLong == ByteBuffer.wrap(claimed).getLong
   }
 
   def packWithin(nanos: Long): Int =
@@ -35,7 +64,7 @@ private[spark] object Frames {
   /** Takes the next header out of `buffer`, which holds all of it, or says what is wrong. */
   def unpack(buffer: ByteBuffer): Either[String, Header] = {
     val magic = buffer.getShort
-    val version = buffer.get
+    val version = buffer.get.toInt
     val kind = buffer.get & 0xFF
     val leader = buffer.getShort & 0xFFFF
     val roster = buffer.getShort & 0xFFFF
@@ -43,11 +72,11 @@ private[spark] object Frames {
     val metaBytes = buffer.getInt
     val payloadBytes = buffer.getInt
     if (magic != Magic) Left(f"magic is ${magic & 0xFFFF}%04X")
-    else if (version != Version) Left(s"version is $version")
+    else if (version != Version && version != VersionPlain) Left(s"version is $version")
     else if (metaBytes < 0 || metaBytes > MetaBytesMax) Left(s"meta of $metaBytes bytes")
     else if (payloadBytes < 0 || payloadBytes > PayloadBytesMax) {
       Left(s"payload of $payloadBytes bytes")
-    } else Right(Header(kind, leader, roster, request, metaBytes, payloadBytes))
+    } else Right(Header(version, kind, leader, roster, request, metaBytes, payloadBytes))
   }
 }
 

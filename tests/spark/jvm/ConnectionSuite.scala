@@ -210,6 +210,7 @@ private final class FakeGateway {
         val request = in.readLong()
         val meta = new Array[Byte](in.readInt())
         val payloadBytes = in.readInt()
+        in.skipNBytes(Frames.ChecksumBytes)
         in.readFully(meta)
         in.skipNBytes(payloadBytes)
         if (kind == Kind.Hello) {
@@ -224,13 +225,16 @@ private final class FakeGateway {
     val bytes = new java.io.ByteArrayOutputStream
     val out = new DataOutputStream(bytes)
     out.writeShort(0xD15C)
-    out.write(1)
+    out.write(Frames.Version)
     out.write(Kind.Done)
     out.writeShort(Frames.NoLeader)
     out.writeShort(1)
     out.writeLong(request)
     out.writeInt(meta.length)
     out.writeInt(payload.length)
+    val checksum = new Checksum
+    for (part <- Seq(bytes.toByteArray, meta, payload)) checksum.update(part, 0, part.length)
+    out.writeLong(checksum.toLong)
     out.write(meta)
     out.write(payload)
     bytes.toByteArray
