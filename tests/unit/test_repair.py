@@ -107,7 +107,8 @@ def check_spread(stripe: Stripe, cluster: Cluster, targets: dict[int, int]) -> N
     for index, slot in targets.items():
         left = cluster.agents[stripe.places[index].slot].host
         assert left != cluster.agents[slot].host
-    moved = altered(stripe, places=tuple(Place(slot, 1) for slot in slots))
+    lives = [Place(slot, cluster.agents[slot].incarnation) for slot in slots]
+    moved = altered(stripe, places=tuple(lives))
     assert choose_targets(moved, cluster) == {}
 
 
