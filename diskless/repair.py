@@ -102,6 +102,10 @@ class Cluster:
         """Those of them that are not slow."""
         return [agent for agent in self.takers if not agent.slow]
 
+    @property
+    def has_slow_takers(self) -> bool:
+        return len(self.prompt_takers) < len(self.takers)
+
     @cached_property
     def width(self) -> int:
         """How many data shards a new stripe would get; 0 if none can be written."""
@@ -171,9 +175,9 @@ def choose_targets(stripe: Stripe, cluster: Cluster, *, turn: int = 0) -> dict[i
     shards = diagnose(stripe, cluster)
     if len(shards.sound) == len(stripe.places):
         return spread_out(stripe, cluster, turn=turn)
-    targets: dict[int, int] = {}
-    for takers in (cluster.prompt_takers, cluster.takers):
-        targets |= _targets_among(takers, stripe, shards, cluster, targets, turn)
+    targets = _targets_among(cluster.prompt_takers, stripe, shards, cluster, {}, turn)
+    if len(targets) < len(shards.missing) + len(shards.leaving) and cluster.has_slow_takers:
+        targets |= _targets_among(cluster.takers, stripe, shards, cluster, targets, turn)
     return targets
 
 

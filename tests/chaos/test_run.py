@@ -19,6 +19,7 @@ from diskless.client import descriptor
 from diskless.config import KIB, MIB
 from diskless.errors import BadRequest, PromiseBroken, Unavailable
 from diskless.launch.local import LocalCluster
+from diskless.model import AgentStatus, ClusterStatus
 from tests.chaos.fake_store import (
     Dying,
     FakeStore,
@@ -136,17 +137,15 @@ class Mood:
         self._words = list(whole)
         self.asked = 0
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ClusterStatus:
         self.asked += 1
         whole = self._words.pop(0) if len(self._words) > 1 else self._words[0]
         if whole is None:
             raise Unavailable("nobody leads")
-        return {
-            "margin": K if whole else 1,
-            "agents": [{"state": "up" if whole else "down"}],
-            "voters": [],
-            "stripes": {"lost": 0},
-        }
+        agent = AgentStatus(slot="agent-0", state="up" if whole else "down")
+        return ClusterStatus(
+            parity_shards=K, margin=K if whole else 1, margin_hosts=0, agents=[agent]
+        )
 
 
 @pytest.mark.parametrize(

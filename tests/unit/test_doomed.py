@@ -60,15 +60,15 @@ def test_it_is_gone_at_once_and_counts_no_more(world: World) -> None:
 
 def test_memory_and_stripes_come_back_by_sweeps(world: World) -> None:
     fill(world, "/d")
-    world.now_ms = 5000
+    world.elapsed_ms = 5000
     world.delete("/d", recursive=True)
     state = world.state
     assert len(state.files) == 13
     assert state.bytes_inline == 6 * (2 + len(LARGE))
-    assert (len(state.demotable), state.ledger.freed_ms) == (6, {})
-    world.now_ms = 7000
+    assert (len(state.demotable_ms), state.ledger.freed_ms) == (6, {})
+    world.elapsed_ms = 7000
     assert sweep_all(world) >= 13 / 3
-    assert (len(state.files), state.bytes_inline, len(state.demotable)) == (0, 0, 0)
+    assert (len(state.files), state.bytes_inline, len(state.demotable_ms)) == (0, 0, 0)
     assert list(state.ledger.freed_ms.values()) == [7000], "readers get their time from now on"
     assert (state.doomed.files, state.doomed.roots) == (0, [])
 
