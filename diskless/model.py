@@ -54,6 +54,10 @@ class Extent(Struct, frozen=True, array_like=True, gc=False):
     length: int
 
 
+ShardName = tuple[str, int]
+"""A stripe's id and a shard's index."""
+
+
 class Stripe(Struct, frozen=True, array_like=True, gc=False):
     """Up to about 1 MiB of payload, coded as m+k shards on as many agents.
 

@@ -11,6 +11,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +45,7 @@ from diskless.rpc.server import AgentServer
 
 log = logging.getLogger(__name__)
 
+SUSPICION_POLL_S = 0.1
 GATEWAY_PORTS = range(20_000, 32_000)
 
 
@@ -267,7 +269,8 @@ class Node:
         async with asyncio.timeout(timeout_s):
             while len(self.roster.alive()) < agents:
                 self.roster.changed.clear()
-                await self.roster.changed.wait()
+                with suppress(TimeoutError):  # a suspicion ends without a word
+                    await asyncio.wait_for(self.roster.changed.wait(), SUSPICION_POLL_S)
 
     async def stop(self) -> None:
         """Ends at once, as a crash would, but leaves no socket or task behind."""

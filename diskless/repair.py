@@ -22,12 +22,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from diskless.errors import TooFewAgents
-from diskless.model import AgentInfo, Place, Stripe
+from diskless.model import AgentInfo, Place, ShardName, Stripe
 from diskless.placement import place, prompt, stripe_width
-
-ShardName = tuple[str, int]
-"""A stripe's id and a shard's index."""
-
 
 BLOCK_BITS = 10
 """Stripes are numbered as they are defined; those of one block of numbers are put in order

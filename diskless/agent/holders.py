@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from diskless.agent.ports import Buffer, ShardPeers
 from diskless.agent.shards import ShardStore
-from diskless.model import AgentInfo, HeldShard
+from diskless.model import AgentInfo, HeldShard, ShardName
 
 
 class Holders:
@@ -70,3 +70,8 @@ class Holders:
         if agent.slot == self._slot:
             return self._shards.verify(stripe, index)
         return await self._peers.verify(agent, stripe=stripe, index=index)
+
+    async def miss(self, agent: AgentInfo, shards: Sequence[ShardName]) -> int:
+        if agent.slot == self._slot:
+            return self._shards.miss(shards)
+        return await self._peers.miss(agent, shards)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from diskless.errors import DisklessError
-from diskless.model import AgentInfo, HeldShard, LoopLag, Place, Stripe
+from diskless.model import AgentInfo, HeldShard, LoopLag, Place, ShardName, Stripe
 from diskless.namespace import commands as c
 from diskless.namespace.queries import Query
 
@@ -64,6 +64,11 @@ class ShardPeers(Protocol):
 
     async def verify(self, agent: AgentInfo, *, stripe: str, index: int) -> bool:
         """Has the agent look whether its shard is sound. Raises Unavailable."""
+        ...
+
+    async def miss(self, agent: AgentInfo, shards: Sequence[ShardName]) -> int:
+        """Has the agent look which of these it does not have; how many it did not know of. It
+        tells of them with its pulses. Raises Unavailable."""
         ...
 
 

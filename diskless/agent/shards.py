@@ -13,7 +13,7 @@ from random import Random
 from diskless.checksum import BLOCK_BYTES, CHECKSUM_BYTES, seed, verify_blocks
 from diskless.config import format_bytes
 from diskless.errors import CapacityExceeded, CorruptData, NotFound, Unavailable
-from diskless.model import HeldShard
+from diskless.model import HeldShard, ShardName
 
 RESERVE_SHARE = 1 / 32
 """The part of the memory that only repacking may use: a full agent full of half-dead
@@ -213,6 +213,13 @@ class ShardStore:
         elif len(self._damaged) < DAMAGED_MAX:
             self._damaged[stripe, index] = None
         return good
+
+    def miss(self, shards: Iterable[ShardName]) -> int:
+        """Notes those of these that are not here as damaged; how many were not known to be."""
+        missed = [n for n in shards if n not in self._damaged and not self.has(*n)]
+        for name in missed[: max(DAMAGED_MAX - len(self._damaged), 0)]:
+            self._damaged[name] = None
+        return len(missed)
 
     def damaged(self, *, limit: int) -> list[tuple[str, int]]:
         """Shards that are corrupt, or were asked for and are not here.

@@ -18,8 +18,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 
-from diskless.model import AgentInfo, Stripe
-from diskless.repair import BLOCK_BITS, Condition, ShardName, condition
+from diskless.model import AgentInfo, Place, ShardName, Stripe
+from diskless.repair import BLOCK_BITS, Condition, condition
 
 SETTLE_GROUPS = 500
 """Groups judged at a stretch: a few milliseconds."""
@@ -167,6 +167,8 @@ class Health:
         self._last_id = 0
         self.shards_placed: Counter[int] = Counter()
         """Shards of live stripes that each slot should have, or should have had."""
+        self.shards_at: Counter[Place] = Counter()
+        """The same, by the life of the slot that they were stored in."""
 
     # -- changes ----------------------------------------------------------------
 
@@ -221,6 +223,9 @@ class Health:
         self._tally.count(group.judged, group.sample.parity_shards, stripes)
         for place in group.sample.places:
             self.shards_placed[place.slot] += stripes
+            self.shards_at[place] += stripes
+            if not self.shards_at[place]:
+                del self.shards_at[place]
 
     def _add_group(self, key: _Key, like: Stripe) -> Group:
         self._last_id += 1

@@ -15,7 +15,7 @@ from diskless.agent.faults import Faults
 from diskless.agent.ports import Beat, Buffer, Hold, Pulse, Rebuilt
 from diskless.config import Tuning
 from diskless.errors import error_from_wire
-from diskless.model import AgentInfo, HeldShard, LoopLag, Place, Stripe, slot_name
+from diskless.model import AgentInfo, HeldShard, LoopLag, Place, ShardName, Stripe, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Link
@@ -123,6 +123,14 @@ class Peers:
             SHARDS, agent.slot, agent.address, call, timeout_s=self._tuning.fetch_timeout_s
         )
         return bool(answer.verified.good)
+
+    async def miss(self, agent: AgentInfo, shards: Sequence[ShardName]) -> int:
+        names = [shards_pb2.ShardName(stripe=stripe, index=index) for stripe, index in shards]
+        call = shards_pb2.ShardCall(miss=shards_pb2.MissShards(shards=names))
+        answer, _ = await self._call(
+            SHARDS, agent.slot, agent.address, call, timeout_s=self._tuning.fetch_timeout_s
+        )
+        return int(answer.missed.shards)
 
     async def rebuild(
         self, agent: AgentInfo, stripe: Stripe, targets: Mapping[int, int]

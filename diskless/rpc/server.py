@@ -212,6 +212,9 @@ class AgentServer:
                 good = self._shards.verify(call.verify.stripe, call.verify.index)
                 verified = shards_pb2.ShardVerified(good=good)
                 return shards_pb2.ShardAnswer(verified=verified), None
+            case "miss":
+                count = self._shards.miss((name.stripe, name.index) for name in call.miss.shards)
+                return shards_pb2.ShardAnswer(missed=shards_pb2.ShardsMissed(shards=count)), None
             case "rebuild":
                 return self._rebuild(call.rebuild)
         raise BadRequest("this agent does not know that call: it may be of an older version")

@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
-from diskless.model import AgentInfo, Place, Stripe
+from diskless.model import AgentInfo, Place, ShardName, Stripe
 from diskless.namespace.ledger import Ledger
 from diskless.namespace.sparse import BUCKETS
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.survey import survey
-from diskless.repair import Cluster, RepairPlan, ShardName, plan_repair
+from diskless.repair import Cluster, RepairPlan, plan_repair
 
 
 def hosts_left(shard_hosts: list[str], needed: int) -> int:
@@ -39,8 +39,10 @@ def recount(state: NamespaceState, damaged: Collection[ShardName] = ()) -> dict[
     standings = {"total": 0, "healthy": 0, "degraded": 0, "lost": 0}
     margins, margins_hosts = [99], [99]
     placed: Counter[int] = Counter()
+    at: Counter[Place] = Counter()
     for stripe in live_stripes(state.ledger):
         placed.update(place.slot for place in stripe.places)
+        at.update(stripe.places)
         on = [
             here[place]
             for index, place in enumerate(stripe.places)
@@ -58,6 +60,7 @@ def recount(state: NamespaceState, damaged: Collection[ShardName] = ()) -> dict[
         "margin": min(margins),
         "margin_hosts": min(margins_hosts),
         "placed": dict(placed),
+        "at": dict(at),
     }
 
 
@@ -70,6 +73,7 @@ def counted(state: NamespaceState, damaged: Collection[ShardName] = ()) -> dict[
         "margin": tally.margin(99),
         "margin_hosts": tally.margin_hosts(99),
         "placed": {slot: n for slot, n in state.health.shards_placed.items() if n},
+        "at": dict(state.health.shards_at),
     }
 
 

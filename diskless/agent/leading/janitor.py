@@ -16,12 +16,11 @@ from diskless.agent.replica import Replica
 from diskless.agent.roster import Roster
 from diskless.config import Tuning
 from diskless.errors import DisklessError, TooFewShards, Unavailable
-from diskless.model import AgentInfo, FileRecord, slot_name
+from diskless.model import AgentInfo, FileRecord, ShardName, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace.health import judge
 from diskless.namespace.ledger import Entry
 from diskless.namespace.state import NamespaceState
-from diskless.repair import ShardName
 
 log = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from diskless.agent.leading.pacer import Pacer
 from diskless.agent.leading.repairer import Repairer
 from diskless.agent.leading.report import Reporter
 from diskless.agent.leading.rewriter import Rewriter
+from diskless.agent.leading.rollcall import RollCall
 from diskless.agent.membership import Member
 from diskless.agent.ports import Hosts, LeaderPeers, ShardPeers, Workers
 from diskless.agent.reader import Reader
@@ -91,6 +92,12 @@ class Leader:
             damaged=self.repairer.damaged,
             tuning=settings.tuning,
         )
+        self.rollcall = RollCall(
+            replica=replica,
+            holders=holders,
+            pulses=self.monitor.pulses,
+            interval_s=settings.tuning.janitor_interval_s,
+        )
         self._reporter = Reporter(
             settings=settings,
             cluster_id=cluster_id,
@@ -104,8 +111,8 @@ class Leader:
     def begin(self) -> None:
         """Starts its work. The agent's event loop must run."""
         self.monitor.publish()
-        for work in (self.monitor.run(), self.janitor.run(), self.repairer.run()):
-            self._spawn(work)
+        for part in (self.monitor, self.janitor, self.repairer, self.rollcall):
+            self._spawn(part.run())
         if self._hosts is not None:
             self._spawn(self._hosts.look_after(self))
 

@@ -23,18 +23,11 @@ from diskless.agent.replica import Replica
 from diskless.agent.roster import Roster
 from diskless.config import ClusterSettings
 from diskless.errors import CapacityExceeded, DisklessError, TooFewShards, Unavailable
-from diskless.model import AgentInfo, FileRecord, HeldShard, Place, Stripe, slot_name
+from diskless.model import AgentInfo, FileRecord, HeldShard, Place, ShardName, Stripe, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.survey import survey
-from diskless.repair import (
-    Cluster,
-    RepairPlan,
-    ShardName,
-    Worklist,
-    choose_targets,
-    diagnose,
-)
+from diskless.repair import Cluster, RepairPlan, Worklist, choose_targets, diagnose
 
 log = logging.getLogger(__name__)
 
