@@ -120,7 +120,8 @@ class Pulse(Struct, frozen=True):
     boot: str
     roster_version: int
     shards: int
-    bytes_used: int
+    memory: dict[str, int]
+    """The agent's account: bytes by kind."""
     bytes_max: int
     messages_sent: int
     corrupt_shards_seen: int
@@ -132,6 +133,10 @@ class Pulse(Struct, frozen=True):
     undecided: tuple[Undecided, ...] = ()
     unclaimed: tuple[Unclaimed, ...] = ()
     """What the last review of the agent's shards left open."""
+
+    @property
+    def bytes_used(self) -> int:
+        return sum(self.memory.values())
 
 
 class LeaderPeers(Protocol):

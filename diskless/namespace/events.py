@@ -10,12 +10,16 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from diskless.config import format_bytes
 from diskless.model import Event, slot_name
 from diskless.namespace import commands as c
 
 EVENTS_MAX = 2000
 """Events that a replica remembers. A commit is one for each of its puts."""
+EVENT_BYTES = 640
+"""What one takes, with paths of usual length; 360 were measured for a put."""
 TEXT_CHARS_MAX = 300
 """Longer ones are cut, so that all events fit in one frame, escaped as they may be."""
 
@@ -41,7 +45,15 @@ class _Reaped(NamedTuple):
 
 
 _Small = (
-    c.OpenSession | c.Mkdirs | c.Rename | c.Delete | c.Fence | c.AgentUp | c.AgentDown | c.Drain
+    c.OpenSession
+    | c.Mkdirs
+    | c.Rename
+    | c.Delete
+    | c.Fence
+    | c.AgentUp
+    | c.AgentDown
+    | c.Drain
+    | c.Limit
 )
 _What = _Put | _Relocated | _Repaired | _Reaped | _Small
 _Note = tuple[int, int, _What, c.Result]
@@ -51,13 +63,17 @@ class EventLog:
     def __init__(self) -> None:
         self._notes: deque[_Note] = deque(maxlen=EVENTS_MAX)
 
+    @property
+    def bytes_used(self) -> int:
+        return EVENT_BYTES * len(self._notes)
+
     def note(
         self, op: int, time_ms: int, command: c.Command, results: tuple[c.Result, ...]
     ) -> None:
         match command:
             case c.Commit():
                 for put, result in zip(command.puts, results, strict=True):
-                    self._notes.append((op, time_ms, _summary(put.files), result))
+                    self._notes.append((op, time_ms, _summary(put.files), _short(result)))
             case c.Relocate():
                 moved = _Relocated(len(command.moves), len(command.stripes))
                 self._notes.append((op, time_ms, moved, results[0]))
@@ -66,6 +82,8 @@ class EventLog:
                 self._notes.append((op, time_ms, repaired, results[0]))
             case c.Reap():
                 self._notes.append((op, time_ms, _Reaped(len(command.stripes)), results[0]))
+            case c.Mkdirs() | c.Delete() | c.Rename():
+                self._notes.append((op, time_ms, _cut(command), _short(results[0])))
             case _:
                 self._notes.append((op, time_ms, command, results[0]))
 
@@ -91,9 +109,30 @@ class EventLog:
 
 
 def _summary(files: tuple[c.NewFile, ...]) -> _Put:
+    path = files[0].path if files else ""
+    if len(path) > TEXT_CHARS_MAX:
+        path = path[:TEXT_CHARS_MAX]
     if len(files) == 1:
-        return _Put(files[0].path, 1, files[0].size)
-    return _Put(files[0].path if files else "", len(files), sum(file.size for file in files))
+        return _Put(path, 1, files[0].size)
+    return _Put(path, len(files), sum(file.size for file in files))
+
+
+def _short(result: c.Result) -> c.Result:
+    """No more of a refusal than is ever shown of it."""
+    if isinstance(result, c.Refused) and len(result.message) > TEXT_CHARS_MAX:
+        return c.Refused(result.reason, result.message[:TEXT_CHARS_MAX])
+    return result
+
+
+def _cut(command: c.Mkdirs | c.Delete | c.Rename) -> _What:
+    """The command with no more of its paths than is ever shown of them."""
+    most = TEXT_CHARS_MAX
+    match command:
+        case c.Rename(source=source, target=target) if len(source) + len(target) > most:
+            return replace(command, source=source[:most], target=target[:most])
+        case c.Mkdirs(path=path) | c.Delete(path=path) if len(path) > most:
+            return replace(command, path=path[:most])
+    return command
 
 
 def _event(op: int, time_ms: int, what: _What, result: c.Result) -> Event:
@@ -139,6 +178,8 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
             return "down", f"{slot_name(slot)} down incarnation {incarnation}"
         case c.Drain(slot, draining):
             return "drain", f"{slot_name(slot)} " + ("drains" if draining else "drains no more")
+        case c.Limit(bytes_max):
+            return "limit", f"the namespace may grow to {format_bytes(bytes_max)}"
 
 
 def _count(number: int, noun: str) -> str:

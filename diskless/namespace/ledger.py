@@ -42,6 +42,7 @@ class Ledger:
         self.fences: dict[tuple[int, int], int] = {}
         self.reaped: dict[tuple[int, int], set[int]] = {}  # by writer, above its fence
         self.partly_dead: dict[str, None] = {}  # live, but not all of their bytes are
+        self.places = 0  # shards of all stripes, freed ones too
         self.live_bytes = 0
         self.payload_bytes = 0  # of stripes that are not freed
         self.stored_bytes = 0  # shards of all stripes, freed ones too
@@ -56,6 +57,7 @@ class Ledger:
         """Adds a stripe; `add` must follow. Defining it again changes nothing."""
         if stripe.id not in self.entries:
             self.entries[stripe.id] = Entry(stripe)
+            self.places += len(stripe.places)
             self.payload_bytes += stripe.payload_bytes
             self.stored_bytes += stored_bytes(stripe)
             self.changes += 1
@@ -108,7 +110,9 @@ class Ledger:
         for id_ in stripes:
             if self.freed_ms.pop(id_, None) is None:
                 continue
-            self.stored_bytes -= stored_bytes(self.entries.pop(id_).stripe)
+            stripe = self.entries.pop(id_).stripe
+            self.places -= len(stripe.places)
+            self.stored_bytes -= stored_bytes(stripe)
             self.changes += 1
             who = StripeId.parse(id_)
             if not self._is_over(id_):

@@ -18,6 +18,7 @@ from diskless.namespace.ledger import Entry
 from diskless.namespace.sessions import _Session
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.tree import Directory, File
+from diskless.namespace.weights import name_bytes
 
 CHUNK_ROWS_MAX = 1000
 CHUNK_BYTES_MAX = 128 * 1024
@@ -41,7 +42,7 @@ _SECTIONS: dict[str, Any] = {
     "fences": list[tuple[int, int, int]],
     "reaped": list[tuple[int, int, int]],
     "partly_dead": list[tuple[str]],
-    "sessions": list[tuple[int, int]],
+    "sessions": list[tuple[int, int, int, int, int]],
     "answers": _Answers,
 }
 _DECODERS = {name: msgspec.msgpack.Decoder(rows) for name, rows in _SECTIONS.items()}
@@ -83,14 +84,14 @@ def snapshot(state: NamespaceState) -> Iterator[bytes]:
     )
     yield from _chunks("partly_dead", ((id_,) for id_ in ledger.partly_dead))
     yield from _chunks(
-        "sessions", ((number, known.newest) for number, known in sessions._sessions.items())
+        "sessions", ((number, *known.bare) for number, known in sessions._sessions.items())
     )
     yield from _chunks(
         "answers",
         (
             (number, sequence, answer)
             for number, known in sessions._sessions.items()
-            for sequence, answer in known.answers.items()
+            for sequence, answer in known.items()
         ),
     )
 
@@ -101,6 +102,7 @@ def _counters(state: NamespaceState) -> list[int]:
         state.clock_ms,
         state.bytes_logical,
         state.bytes_inline,
+        state.bytes_max,
         state.roster_version,
         state._last_file,
         state.sessions._last,
@@ -169,6 +171,7 @@ class Restorer:
             state.clock_ms,
             state.bytes_logical,
             state.bytes_inline,
+            state.bytes_max,
             state.roster_version,
             state._last_file,
             state.sessions._last,
@@ -193,11 +196,13 @@ class Restorer:
         root = self._state.tree.root
         for (record,) in rows:
             self._state.files[record.id] = File("", root, record)
+            self._state.extents += len(record.extents)
 
     def _tree(self, rows: _Tree) -> None:
-        directories, files = self._directories, self._state.files
+        directories, files, tree = self._directories, self._state.files, self._state.tree
         for parent, name, mtime_ms, id_ in rows:
             above = directories[parent]
+            tree.name_bytes += name_bytes(name)
             if id_:
                 file = files[id_]
                 file.name, file.parent = name, above
@@ -214,6 +219,7 @@ class Restorer:
     def _stripes(self, rows: list[tuple[Stripe, int]]) -> None:
         for stripe, live_bytes in rows:
             entry = self._state.ledger.entries[stripe.id] = Entry(stripe)
+            self._state.ledger.places += len(stripe.places)
             entry.live_bytes = live_bytes
 
     def _extents(self, rows: list[tuple[str, int, int]]) -> None:
@@ -235,11 +241,10 @@ class Restorer:
         for (id_,) in rows:
             self._state.ledger.partly_dead[id_] = None
 
-    def _sessions(self, rows: list[tuple[int, int]]) -> None:
-        for number, newest in rows:
-            known = self._state.sessions._sessions[number] = _Session()
-            known.newest = newest
+    def _sessions(self, rows: list[tuple[int, int, int, int, int]]) -> None:
+        for number, *bare in rows:
+            self._state.sessions.add(number, _Session(*bare))
 
     def _answers(self, rows: _Answers) -> None:
         for number, sequence, answer in rows:
-            self._state.sessions._sessions[number].answers[sequence] = answer
+            self._state.sessions.record(number, sequence, answer)

@@ -11,12 +11,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diskless import paths
-from diskless.errors import BadRequest, DisklessError, StaleShards, UploadLost
+from diskless.config import format_bytes
+from diskless.errors import (
+    BadRequest,
+    CapacityExceeded,
+    DisklessError,
+    StaleShards,
+    UploadLost,
+)
 from diskless.model import AgentInfo, Extent, FileRecord, Place, Stripe, slot_name
 from diskless.namespace import commands as c
+from diskless.namespace import weights
 from diskless.namespace.ledger import Ledger
-from diskless.namespace.sessions import Sessions
-from diskless.namespace.tree import Directory, File, Node, Tree, files_under
+from diskless.namespace.sessions import Mutation, Sessions, refused_before
+from diskless.namespace.tree import Directory, File, Node, Tree, files_under, rename_bytes
 
 
 class PathStatus(Struct, frozen=True, array_like=True):
@@ -36,8 +44,9 @@ class Summary(Struct, frozen=True, array_like=True):
 Offered = dict[str, Stripe | DisklessError]
 """The stripes of a command by id; an error says why one cannot be used."""
 
-FILE_OVERHEAD_BYTES = 512
-"""What Python's objects for a file's record and node take."""
+SESSION_SPARE = 8
+"""Sessions may take the namespace this part of its limit beyond it: whoever wants to delete
+something from a full one must be able to begin."""
 
 DEMOTE_BYTES_MIN = 4 * 1024
 """Inline files larger than this are listed for demotion into stripes."""
@@ -56,6 +65,8 @@ class NamespaceState:
         self.clock_ms = 0
         self.bytes_logical = 0
         self.bytes_inline = 0
+        self.bytes_max = 0  # by the leader's last word; 0: no limit is set yet
+        self.extents = 0  # of all files
         self.demotable: dict[int, None] = {}  # larger inline files, oldest first
         self.roster_version = 0
         self._boots: dict[int, dict[str, int]] = {}  # slot -> boot -> incarnation
@@ -70,9 +81,9 @@ class NamespaceState:
             case c.Commit():
                 return self._commit(command)
             case c.Mkdirs() | c.Rename() | c.Delete():
-                return (self._once(command.session, command.sequence, lambda: self._edit(command)),)
+                return (self._once(command, lambda: self._edit(command)),)
             case c.OpenSession():
-                return (c.Done(self.sessions.open()),)
+                return (self._open_session(),)
             case c.Relocate():
                 return (self._relocate(command),)
             case c.MoveShards(moves):
@@ -88,33 +99,79 @@ class NamespaceState:
                 self._agent_down(slot, incarnation)
             case c.Drain(slot, draining):
                 return (self._drain(slot, draining),)
+            case c.Limit(bytes_max):
+                changed, self.bytes_max = bytes_max != self.bytes_max, bytes_max
+                return (c.Done(changed=changed),)
         return (c.Done(),)
 
-    def _once(self, session: int, sequence: int, run: Callable[[], c.Result]) -> c.Result:
+    def _once(self, command: Mutation, run: Callable[[], c.Result]) -> c.Result:
         """Runs a client's mutation unless it has been answered before.
 
         Refusals that a repeat may overcome, by new shards, are not recorded.
         """
         try:
-            known = self.sessions.answer(session, sequence)
+            known = self.sessions.answer(
+                command.session, command.sequence, now_ms=self._session_clock_ms
+            )
         except DisklessError as error:
             return c.Refused.of(error)
         if known is not None:
-            return known
+            return known if isinstance(known, c.Done) else refused_before(known.reason, command)
         try:
             result = run()
         except DisklessError as error:
             result = c.Refused.of(error)
             if error.retryable or isinstance(error, UploadLost):
                 return result
-        self.sessions.record(session, sequence, result)
+        self.sessions.record(command.session, command.sequence, result)
         return result
+
+    @property
+    def _session_clock_ms(self) -> int:
+        """The clock by which sessions grow old."""
+        return self.clock_ms
+
+    def _open_session(self) -> c.Result:
+        spare = self.bytes_max // SESSION_SPARE
+        if self._lacks_room(weights.SESSION_BYTES - spare):
+            return c.Refused.of(
+                CapacityExceeded(
+                    f"{len(self.sessions)} clients have sessions and the namespace "
+                    f"{self._fullness()}: delete files, or start the cluster with more --memory"
+                )
+            )
+        return c.Done(self.sessions.open(now_ms=self._session_clock_ms))
+
+    # -- memory -----------------------------------------------------------------
+
+    @property
+    def bytes_used(self) -> int:
+        """How much memory the namespace takes."""
+        return sum(weights.by_kind(self).values())
+
+    def _lacks_room(self, growth: int) -> bool:
+        return 0 < self.bytes_max < self.bytes_used + growth
+
+    def _check_room(self, growth: int, path: str) -> None:
+        """Raises CapacityExceeded. Only for what clients add: deletes, repair and all that
+        keeps the cluster whole are never refused for lack of room."""
+        if self._lacks_room(growth):
+            raise CapacityExceeded(
+                f"{path}: the namespace {self._fullness()}: delete files, "
+                "or start the cluster with more --memory"
+            )
+
+    def _fullness(self) -> str:
+        return (
+            f"takes {format_bytes(self.bytes_used)} of the {format_bytes(self.bytes_max)} that "
+            "agents have room for"
+        )
 
     def _commit(self, command: c.Commit) -> tuple[c.Result, ...]:
         offered = self._examine(command.stripes)
 
         def run(put: c.Put) -> c.Result:
-            return self._once(put.session, put.sequence, lambda: self._put(put, offered))
+            return self._once(put, lambda: self._put(put, offered))
 
         return tuple(run(put) for put in command.puts)
 
@@ -176,6 +233,10 @@ class NamespaceState:
             if clash and clash & paths.above([file.path]):
                 raise BadRequest(f"{file.path} lies below another file of the request")
             self._check_content(file, offered)
+        if self.bytes_max:
+            used = {extent.stripe for file in put.files for extent in file.extents}
+            stripes = [s for id_ in used if isinstance(s := offered[id_], Stripe)]
+            self._check_room(weights.put_bytes(put.files, stripes), put.files[0].path)
 
     def _check_content(self, file: c.NewFile, offered: Offered) -> None:
         if (file.inline is None) != bool(file.extents):
@@ -194,8 +255,11 @@ class NamespaceState:
         now_ms = self.clock_ms
         match command:
             case c.Mkdirs(path=path):
+                if self.tree.find(path) is None:
+                    self._check_room(weights.path_bytes(path), path)
                 return c.Done(changed=self.tree.mkdirs(path, now_ms=now_ms))
             case c.Rename(source=source, target=target, overwrite=overwrite):
+                self._check_rename(source, target)
                 replaced = self.tree.rename(source, target, overwrite=overwrite, now_ms=now_ms)
                 self._let_go([replaced] if replaced else [])
                 return c.Done()
@@ -203,6 +267,14 @@ class NamespaceState:
                 gone = self.tree.delete(path, recursive=recursive, now_ms=now_ms)
                 self._let_go(gone or [])
                 return c.Done(changed=gone is not None)
+
+    def _check_rename(self, source: str, target: str) -> None:
+        """A longer name takes room, unless what it replaces frees some."""
+        node, old = self.tree.find(source), self.tree.find(target)
+        if node is not None and old is None:
+            growth = rename_bytes(node, target.rpartition("/")[2], None)
+            if growth > 0:
+                self._check_room(growth, target)
 
     def _hold(self, file: File, offered: Offered) -> None:
         record = file.record
@@ -213,6 +285,7 @@ class NamespaceState:
         self.files[record.id] = file
         self.bytes_logical += record.size
         self.bytes_inline += len(record.inline or b"")
+        self.extents += len(record.extents)
         if record.inline is not None and record.size > DEMOTE_BYTES_MIN:
             self.demotable[record.id] = None
         self.ledger.add(record.id, record.extents)
@@ -224,6 +297,7 @@ class NamespaceState:
             self.demotable.pop(record.id, None)
             self.bytes_logical -= record.size
             self.bytes_inline -= len(record.inline or b"")
+            self.extents -= len(record.extents)
             self.ledger.release(record.id, record.extents, now_ms=self.clock_ms)
 
     def _relocate(self, command: c.Relocate) -> c.Result:
@@ -311,11 +385,6 @@ class NamespaceState:
             self.agents[slot] = replace(agent, draining=draining)
             self.roster_version += 1
         return c.Done(changed=changed)
-
-    @property
-    def bytes_used(self) -> int:
-        """About how much memory the namespace takes."""
-        return self.bytes_inline + FILE_OVERHEAD_BYTES * len(self.files)
 
     # -- reads ------------------------------------------------------------------
 

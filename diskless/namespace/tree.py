@@ -17,6 +17,7 @@ from diskless.errors import (
     PathIsFile,
 )
 from diskless.model import FileRecord
+from diskless.namespace.weights import name_bytes
 
 
 class File:
@@ -69,20 +70,31 @@ def path_of(node: Node) -> str:
     return paths.join(parts[::-1])
 
 
-def files_under(node: Node) -> Iterator[File]:
+def nodes_under(node: Node) -> Iterator[Node]:
+    """The node itself and all below it."""
     pending = [node]
     while pending:
         at = pending.pop()
-        if isinstance(at, File):
-            yield at
-        else:
+        yield at
+        if isinstance(at, Directory):
             pending.extend(at.children.values())
+
+
+def files_under(node: Node) -> Iterator[File]:
+    return (at for at in nodes_under(node) if isinstance(at, File))
+
+
+def rename_bytes(node: Node, name: str, old: Node | None) -> int:
+    """How much more the names weigh when `node` is called `name`, in place of `old`."""
+    weight = name_bytes(name) - name_bytes(node.name)
+    return weight if old is None else weight - name_bytes(old.name)
 
 
 class Tree:
     def __init__(self) -> None:
         self.root = Directory("", None, 0)
         self.directories = 1
+        self.name_bytes = 0  # what the names of all files and directories weigh
 
     def find(self, path: str) -> Node | None:
         node, missing = self._deepest(paths.split(path))
@@ -121,6 +133,8 @@ class Tree:
         old = parent.children.get(name)
         assert not isinstance(old, Directory)
         file = File(name, parent, record)
+        if old is None:
+            self.name_bytes += name_bytes(name)
         parent.attach(file, now_ms=now_ms)
         return file, old.record if old else None
 
@@ -154,7 +168,9 @@ class Tree:
         if target.startswith(source + "/"):
             raise BadRequest(f"{source} cannot be moved below itself, to {target}")
         parent, name = self._target_parent(target)
-        replaced = self._check_replace(node, parent.children.get(name), target, overwrite)
+        old = parent.children.get(name)
+        replaced = self._check_replace(node, old, target, overwrite)
+        self.name_bytes += rename_bytes(node, name, old)
         assert node.parent is not None
         node.parent.detach(node.name, now_ms=now_ms)
         node.name = name
@@ -203,10 +219,12 @@ class Tree:
             raise DirectoryNotEmpty(f"{path} is a directory with {len(node.children)} entries")
         if isinstance(node, Directory):
             self.directories -= self.count_directories(node)
+        self.name_bytes -= sum(name_bytes(each.name) for each in nodes_under(node))
         gone = [file.record for file in files_under(node)]
         if node.parent is None:
             self.root = Directory("", None, now_ms)
             self.directories = 1
+            self.name_bytes = 0
         else:
             node.parent.detach(node.name, now_ms=now_ms)
         return gone
@@ -252,6 +270,7 @@ class Tree:
                 child = Directory(part, at, now_ms)
                 at.attach(child, now_ms=now_ms)
                 self.directories += 1
+                self.name_bytes += name_bytes(part)
             assert isinstance(child, Directory)
             at = child
         return at

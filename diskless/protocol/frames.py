@@ -24,6 +24,11 @@ HELLO_BYTES_MAX = 4 * KIB
 RECEIVE_BYTES = 64 * KIB
 """Frames up to this size are cut out of one buffer, many for each recv. The body of a
 larger one is received straight into memory of its own."""
+SPARE_BUFFERS_MAX = 16
+"""Buffers that wait for the next connection that receives something: thousands of idle
+connections have none."""
+
+_spare_buffers: list[memoryview] = []
 
 _HEADER = struct.Struct(">HBBHHQII")
 HEADER_BYTES = _HEADER.size
@@ -94,7 +99,9 @@ class FrameParser:
     until it gives None. When a header has come, `admit(body_bytes)` is asked once; if it
     says no, the parser is `stalled` and gives nothing more until `grant()`. While it is
     stalled, or while `next()` still has frames to give, no more bytes may be received.
-    A frame given out owns its bytes: the parser never touches them again.
+    A frame given out owns its bytes: the parser never touches them again. `park()` when
+    there is nothing to do for a while: then it keeps what has come of the next frames, and
+    no buffer.
     """
 
     def __init__(
@@ -106,7 +113,8 @@ class FrameParser:
         self.body_bytes_max = body_bytes_max
         self.stalled = False
         self._admit = admit
-        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self._buffer: memoryview | None = None
+        self._parked = b""
         self._start = 0
         self._end = 0
         self._header: Header | None = None
@@ -116,7 +124,7 @@ class FrameParser:
     @property
     def mid_frame(self) -> bool:
         """Whether part of a frame has come and the rest has not."""
-        return self._header is not None or self._start < self._end
+        return self._header is not None or self._start < self._end or bool(self._parked)
 
     @property
     def last_header(self) -> Header | None:
@@ -127,11 +135,34 @@ class FrameParser:
         """Where the next bytes belong; never empty."""
         if self._body is not None:
             return self._body[self._filled :]
+        buffer = self._unpark()
         left = self._end - self._start
         if self._start:
-            self._buffer[:left] = self._buffer[self._start : self._end]
+            buffer[:left] = buffer[self._start : self._end]
             self._start, self._end = 0, left
-        return self._buffer[left:]
+        return buffer[left:]
+
+    def park(self) -> int:
+        """Gives the buffer back; returns how many bytes are kept until more come."""
+        if self._buffer is not None:
+            if self._start < self._end:
+                self._parked = bytes(self._buffer[self._start : self._end])
+            if len(_spare_buffers) < SPARE_BUFFERS_MAX:
+                _spare_buffers.append(self._buffer)
+            self._buffer, self._start, self._end = None, 0, 0
+        return len(self._parked)
+
+    def _unpark(self) -> memoryview:
+        if self._buffer is None:
+            try:
+                self._buffer = _spare_buffers.pop()
+            except IndexError:
+                self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+            if self._parked:
+                self._end = len(self._parked)
+                self._buffer[: self._end] = self._parked
+                self._parked = b""
+        return self._buffer
 
     def received(self, count: int) -> None:
         """`count` bytes were put at the front of the last `get_buffer()`."""
@@ -149,6 +180,8 @@ class FrameParser:
         """The next whole frame, or None. Raises BadFrame; the parser is useless then."""
         if self.stalled:
             return None
+        if self._parked:
+            self._unpark()
         header = self._header
         if header is None:
             if self._end - self._start < HEADER_BYTES:
@@ -167,6 +200,7 @@ class FrameParser:
 
     def _begin(self) -> Header | None:
         """Takes the header of the next frame, and gives it if its body is admitted."""
+        assert self._buffer is not None
         header = unpack_header(self._buffer, self._start)
         self._header = header
         self._start += HEADER_BYTES
@@ -182,8 +216,12 @@ class FrameParser:
     def _take_small(self, header: Header) -> Frame:
         split = self._start + header.meta_bytes
         end = split + header.payload_bytes
-        meta = bytes(self._buffer[self._start : split])
-        payload = bytes(self._buffer[split:end]) if end > split else b""
+        buffer = self._buffer
+        if buffer is None:  # Parked, and the frame is only a header.
+            meta = payload = b""
+        else:
+            meta = bytes(buffer[self._start : split])
+            payload = bytes(buffer[split:end]) if end > split else b""
         self._start = end
         self._header = None
         return Frame(header, meta, payload)
@@ -200,6 +238,7 @@ class FrameParser:
     def _move_to_own_memory(self, body_bytes: int) -> None:
         here = self._end - self._start
         self._body = memoryview(bytearray(body_bytes))
-        self._body[:here] = self._buffer[self._start : self._end]
+        if self._buffer is not None:
+            self._body[:here] = self._buffer[self._start : self._end]
         self._filled = here
         self._start = self._end = 0

@@ -1,5 +1,6 @@
 """A canonical picture of any object: equal pictures mean equal states, order included."""
 
+from array import array
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ def dump(thing: Any) -> Any:
         return thing
     if isinstance(thing, dict):
         return [(dump(key), dump(value)) for key, value in thing.items()]
-    if isinstance(thing, list | tuple):
+    if isinstance(thing, list | tuple | array):
         return [dump(item) for item in thing]
     if isinstance(thing, set):
         return sorted(thing)

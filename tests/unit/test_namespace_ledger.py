@@ -705,6 +705,7 @@ def example_commands(world: World) -> list[c.Command]:
         agent_up(3, "boot"),
         c.AgentDown(3, 1),
         c.Drain(3, True),
+        c.Limit(1 << 40),
     ]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from diskless.errors import DisklessError
 from diskless.model import AgentInfo, Extent, Place, Stripe
 from diskless.namespace import commands as c
+from diskless.namespace import weights
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.tree import Directory, Node, path_of
 
@@ -170,7 +171,12 @@ def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
         "boots": {slot: list(boots.items()) for slot, boots in sorted(state._boots.items())},
         "roster_version": state.roster_version,
         "clock_ms": state.clock_ms,
-        "bytes": (state.bytes_logical, state.bytes_inline),
+        "bytes": (state.bytes_logical, state.bytes_inline, state.bytes_max),
+        "weights": {
+            kind: weight
+            for kind, weight in weights.by_kind(state).items()
+            if sessions or kind != "answers"
+        },
         "demotable": list(state.demotable),
         "last_file": state._last_file,
     }  # fmt: skip
@@ -180,8 +186,7 @@ def dump_sessions(state: NamespaceState) -> tuple[Any, ...]:
     """The last number given, and each session, the least recently used first."""
     table = state.sessions
     return table._last, [
-        (number, session.newest, sorted(session.answers.items()))
-        for number, session in table._sessions.items()
+        (number, session.bare, list(session.items())) for number, session in table._sessions.items()
     ]
 
 
@@ -192,14 +197,15 @@ def test_the_dump_shows_every_part_that_a_state_and_its_ledger_have() -> None:
     state = NamespaceState()
     assert set(vars(state)) == {
         "tree", "ledger", "sessions", "agents", "files", "clock_ms", "bytes_logical",
-        "bytes_inline", "demotable", "roster_version", "_boots", "_last_file",
+        "bytes_inline", "bytes_max", "extents", "demotable", "roster_version", "_boots",
+        "_last_file",
     }  # fmt: skip
     assert set(vars(state.ledger)) == {
-        "entries", "freed_ms", "fences", "reaped", "partly_dead",
+        "entries", "freed_ms", "fences", "reaped", "partly_dead", "places",
         "live_bytes", "payload_bytes", "stored_bytes", "changes",
     }  # fmt: skip
-    assert set(vars(state.tree)) == {"root", "directories"}
-    assert set(vars(state.sessions)) == {"_sessions", "_last"}
+    assert set(vars(state.tree)) == {"root", "directories", "name_bytes"}
+    assert set(vars(state.sessions)) == {"_sessions", "_last", "bytes_used"}
 
 
 def test_an_empty_namespace_has_a_root_and_nothing_else() -> None:

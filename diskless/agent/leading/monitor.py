@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 
 from diskless.agent.membership import Member
+from diskless.agent.memory import namespace_limit
 from diskless.agent.ports import Beat, LeaderPeers, Pulse
 from diskless.agent.replica import Replica
 from diskless.agent.roster import Roster
@@ -68,6 +69,7 @@ class Monitor:
             woke_s = now_s
             self._roster.inline_room = self._inline_room()
             await self._note_self()
+            await self._limit_namespace()
             for agent in list(self._replica.state.agents.values()):
                 if agent.slot != self._slot and agent.slot not in self._beating:
                     self._beating[agent.slot] = asyncio.create_task(self._beat(agent))
@@ -79,6 +81,19 @@ class Monitor:
         pulse = self.pulses[self._slot] = self._member.vital_signs()
         if mine is not None:
             await self._note(mine, pulse)
+
+    async def _limit_namespace(self) -> None:
+        """Has all voters refuse what would make the namespace too large for one of them."""
+        state, mine = self._replica.state, self.pulses[self._slot]
+        voters = [self.pulses[slot] for slot in range(self._replica.voters) if slot in self.pulses]
+        limit = namespace_limit(
+            bytes_max=mine.bytes_max,
+            namespace_bytes=state.bytes_used,
+            voters=[pulse.memory for pulse in voters],
+            before=state.bytes_max,
+        )
+        if limit != state.bytes_max:
+            await self._try(c.Limit(limit))
 
     async def _pause(self, interval_s: float) -> None:
         self._wake.clear()
