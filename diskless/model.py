@@ -35,7 +35,8 @@ class Event(Struct, frozen=True):
     """Its place in the log; commands that were agreed on together share one."""
     time_ms: int
     kind: str
-    """put, move, repair, reap, session, mkdir, rename, delete, fence, up, down, slow or drain."""
+    """put, move, repair, reap, session, mkdir, rename, delete, fence, up, down, slow, drain or
+    limit."""
     text: str
 
 
@@ -172,6 +173,8 @@ class AgentStatus(Struct, frozen=True, kw_only=True):
     shards: int = 0
     bytes_used: int = 0
     bytes_max: int = 0
+    memory: dict[str, int] = {}
+    """The agent's account: bytes by kind, of which `bytes_used` is the sum."""
     shards_placed: int = 0
     """Shards that the namespace has there, in whichever life."""
     loop_lag: LoopLag = LoopLag()
@@ -247,6 +250,9 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     bytes_logical: int = 0
     bytes_stored: int = 0
     bytes_inline: int = 0
+    bytes_namespace: int = 0
+    bytes_namespace_max: int = 0
+    """What the namespace weighs on each voter, and how large it may become now."""
     stripes_freed: int = 0
     sessions: int = 0
     grpc_messages: int = 0

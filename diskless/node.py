@@ -8,6 +8,7 @@ here: this is the one place that knows all parts, and only how they are connecte
 import asyncio
 import logging
 import os
+import resource
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -17,11 +18,13 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
+from diskless import malloc, paths
 from diskless.agent.faults import Faults
 from diskless.agent.holders import Holders
 from diskless.agent.lag import LagMeter
 from diskless.agent.leading import Leader
 from diskless.agent.membership import Member
+from diskless.agent.memory import Memory, Use
 from diskless.agent.packer import Packer
 from diskless.agent.ports import Hold, Hosts
 from diskless.agent.reader import Reader
@@ -30,7 +33,7 @@ from diskless.agent.replica import Replica
 from diskless.agent.roster import Roster
 from diskless.agent.router import Router
 from diskless.agent.scrubber import Scrubber
-from diskless.agent.shards import RESERVE_SHARE, ShardStore
+from diskless.agent.shards import ShardStore
 from diskless.agent.sweeper import Sweeper
 from diskless.agent.uploads import Uploads
 from diskless.agent.writer import Writer
@@ -46,6 +49,9 @@ from diskless.rpc.server import AgentServer
 log = logging.getLogger(__name__)
 
 SUSPICION_POLL_S = 0.1
+TRIM_INTERVAL_S = 1.0
+TRIM_SHARE = 3 / 4
+"""Of its memory in use, from which on an agent gives free parts of its heap back."""
 GATEWAY_PORTS = range(20_000, 32_000)
 
 
@@ -127,14 +133,18 @@ class Node:
     def _keep_bytes(self) -> None:
         """What stores bytes, reads them, and makes them again."""
         cluster, tuning = self.settings.cluster, self.settings.cluster.tuning
-        self.shards = ShardStore(
-            bytes_max=cluster.memory_bytes,
-            now_s=time.monotonic,
-            other_bytes=lambda: self.replica.state.bytes_used + self.faults.ballast_bytes,
-        )
+        self.memory = Memory(cluster.memory_bytes)
+        self.memory.meter(self.replica.weigh)
+        self.memory.meter(lambda: {"ballast": self.faults.ballast_bytes})
+        self.memory.meter(lambda: {"caches": paths.bytes_remembered()})
+        self.shards = ShardStore(memory=self.memory, now_s=time.monotonic)
         self.holders = Holders(slot=self.slot, shards=self.shards, peers=self.peers)
         self.writer = Writer(
-            settings=cluster, roster=self.roster, shards=self.shards, holders=self.holders
+            settings=cluster,
+            roster=self.roster,
+            shards=self.shards,
+            holders=self.holders,
+            memory=self.memory,
         )
         self.reader = Reader(
             roster=self.roster,
@@ -143,8 +153,15 @@ class Node:
             hedge_delay_s=tuning.hedge_delay_s,
             patience_s=2 * tuning.failure_timeout_s,
             lost_after_s=tuning.repair_delay_s,
+            memory=self.memory,
         )
-        self.rebuilder = Rebuilder(roster=self.roster, holders=self.holders, reader=self.reader)
+        self.rebuilder = Rebuilder(
+            roster=self.roster,
+            holders=self.holders,
+            reader=self.reader,
+            memory=self.memory,
+            stripe_bytes=tuning.stripe_bytes,
+        )
         self.packer = Packer(
             tuning=tuning,
             roster=self.roster,
@@ -152,7 +169,9 @@ class Node:
             namespace=self.namespace,
             read_stripe=self.reader.read_stripe,
         )
-        self.uploads = Uploads(writer=self.writer, tuning=tuning, now_s=time.monotonic)
+        self.uploads = Uploads(
+            writer=self.writer, tuning=tuning, now_s=time.monotonic, memory=self.memory
+        )
 
     def _belong(self) -> None:
         """What makes it a member, and what it does in the background."""
@@ -168,6 +187,7 @@ class Node:
         self.member = Member(
             roster=self.roster,
             shards=self.shards,
+            memory=self.memory,
             sweeper=self.sweeper,
             holds=self._holds,
             messages_sent=lambda: self.peers.messages_sent,
@@ -201,7 +221,13 @@ class Node:
             faults=self.faults,
             shards=self.shards,
         )
-        self.gateway = Gateway(self.door, secret=settings.secret, tuning=settings.cluster.tuning)
+        _raise_file_limit()
+        self.gateway = Gateway(
+            self.door,
+            secret=settings.secret,
+            tuning=settings.cluster.tuning,
+            memory=self.memory,
+        )
 
     @property
     def leading(self) -> Leader | None:
@@ -243,6 +269,7 @@ class Node:
         if self.slot >= self.settings.cluster.voters:
             self._spawn(self.member.watch_leader(self.settings.cluster.tuning.failure_timeout_s))
         self._spawn(self.sweeper.run())
+        self._spawn(self._trim_heap())
         self._spawn(self.scrubber.run())
 
     async def form(self, addresses: Mapping[int, str]) -> None:
@@ -307,8 +334,14 @@ class Node:
     def _has_inline_room(self) -> bool:
         cluster = self.settings.cluster
         allowed = cluster.tuning.inline_share_max * cluster.memory_bytes
-        room = self.shards.bytes_used < (1 - RESERVE_SHARE) * cluster.memory_bytes
-        return room and self.replica.state.bytes_inline < allowed
+        return self.memory.room(Use.DATA) > 0 and self.replica.state.bytes_inline < allowed
+
+    async def _trim_heap(self) -> None:
+        """Keeps the holes of a nearly full heap from counting as memory in use."""
+        while True:
+            await asyncio.sleep(TRIM_INTERVAL_S)
+            if self.memory.used > TRIM_SHARE * self.memory.bytes_max:
+                malloc.trim()
 
     def _holds(self) -> list[Hold]:
         if self.shards.incarnation is None:
@@ -325,3 +358,13 @@ class Node:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("background work ended slot=%s", slot_name(self.slot), exc_info=error)
+
+
+def _raise_file_limit() -> None:
+    """Every client's connection is an open file, and systems start programs with few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:
+            log.warning("open files stay limited to %d: %s", soft, error)

@@ -11,11 +11,23 @@ ROOT = "/"
 
 _REFUSED = frozenset(("", ".", ".."))
 _REMEMBERED = 4096
+_REMEMBERED_CHARS_MAX = 256
+"""Longer paths are not remembered: thousands of them would take tens of MiB."""
+SPLIT_BYTES = 640
+"""What a path of usual length takes that is remembered with its parts."""
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def split(path: str) -> tuple[str, ...]:
     """The parts of an absolute path; the root has none. Raises BadRequest."""
+    return _split_known(path) if len(path) <= _REMEMBERED_CHARS_MAX else _split(path)
+
+
+def bytes_remembered() -> int:
+    """What the paths take that this process remembers."""
+    return SPLIT_BYTES * _split_known.cache_info().currsize
+
+
+def _split(path: str) -> tuple[str, ...]:
     if not path.startswith("/"):
         raise BadRequest(f"{path!r} is not an absolute path: begin it with '/'")
     if len(path.encode(errors="surrogatepass")) > PATH_BYTES_MAX:
@@ -26,6 +38,9 @@ def split(path: str) -> tuple[str, ...]:
     if "\0" in path or not _REFUSED.isdisjoint(parts):
         raise BadRequest(f"{path!r} has an empty, '.', '..' or NUL part")
     return parts
+
+
+_split_known = lru_cache(maxsize=_REMEMBERED)(_split)
 
 
 def join(parts: tuple[str, ...] | list[str]) -> str:

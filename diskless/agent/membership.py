@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
 
+from diskless.agent.memory import Memory
 from diskless.agent.ports import Beat, Hold, Pulse
 from diskless.agent.roster import Roster
 from diskless.agent.router import Router
@@ -30,6 +31,7 @@ class Member:
         *,
         roster: Roster,
         shards: ShardStore,
+        memory: Memory,
         sweeper: Sweeper,
         holds: Callable[[], Iterable[Hold]],
         messages_sent: Callable[[], int],
@@ -43,6 +45,7 @@ class Member:
         `repair_delay_s` without a beat what this agent holds may have been moved."""
         self._roster = roster
         self._shards = shards
+        self._memory = memory
         self._sweeper = sweeper
         self._retain = retain
         self._holds = holds
@@ -111,8 +114,8 @@ class Member:
             boot=self.boot,
             roster_version=max(self._roster.version, 0),
             shards=len(self._shards),
-            bytes_used=self._shards.bytes_used,
-            bytes_max=self._shards.bytes_max,
+            memory=self._memory.by_kind(),
+            bytes_max=self._memory.bytes_max,
             messages_sent=self._messages_sent(),
             corrupt_shards_seen=self._corrupt_shards_seen(),
             holds=tuple(self._holds()),

@@ -125,7 +125,8 @@ class Pulse(Struct, frozen=True):
     boot: str
     roster_version: int
     shards: int
-    bytes_used: int
+    memory: dict[str, int]
+    """The agent's account: bytes by kind."""
     bytes_max: int
     messages_sent: int
     corrupt_shards_seen: int
@@ -138,6 +139,10 @@ class Pulse(Struct, frozen=True):
     unclaimed: tuple[Unclaimed, ...] = ()
     """What the last review of the agent's shards left open."""
     loop_lag: LoopLag = LoopLag()
+
+    @property
+    def bytes_used(self) -> int:
+        return sum(self.memory.values())
 
 
 class LeaderPeers(Protocol):

@@ -8,6 +8,7 @@ stores a shard verifies it again. `AllWorkers` is where the leader asks, of whic
 import asyncio
 from collections.abc import Mapping
 
+from diskless.agent.memory import Memory
 from diskless.agent.ports import Rebuilt, ShardPeers, Workers
 from diskless.agent.reader import Reader
 from diskless.agent.roster import Roster
@@ -18,25 +19,41 @@ from diskless.model import AgentInfo, Place, Stripe, slot_name
 
 REBUILDS_MAX = 8
 """Stripes that are held in memory here at once; the others wait."""
+REBUILDS_SHARE = 1 / 16
+"""The part of the agent's memory that they may take, if that is less; one always may."""
+REBUILD_COPIES = 2
+"""Of its payload, that a stripe takes while it is rebuilt."""
 
 
 class Rebuilder:
-    def __init__(self, *, roster: Roster, holders: ShardPeers, reader: Reader) -> None:
+    def __init__(
+        self,
+        *,
+        roster: Roster,
+        holders: ShardPeers,
+        reader: Reader,
+        memory: Memory,
+        stripe_bytes: int,
+    ) -> None:
         self._roster = roster
         self._holders = holders
         self._reader = reader
-        self._room = asyncio.Semaphore(REBUILDS_MAX)
+        self._memory = memory
+        fitting = int(REBUILDS_SHARE * memory.bytes_max / (REBUILD_COPIES * stripe_bytes))
+        self._room = asyncio.Semaphore(max(min(fitting, REBUILDS_MAX), 1))
 
     async def rebuild(self, stripe: Stripe, targets: Mapping[int, int]) -> Rebuilt:
         """Stores the shards `targets` of a stripe on slots, for its next version.
 
         A target that fails is told of and costs the others nothing. Raises TooFewShards.
         """
+        size = REBUILD_COPIES * stripe.payload_bytes
         async with self._room:
-            made = await self._make(stripe, sorted(targets))
-            outcomes = await asyncio.gather(
-                *(self._store(stripe, index, made[index], slot) for index, slot in targets.items())
-            )
+            with self._memory.charged("stripes", size):
+                made = await self._make(stripe, sorted(targets))
+                outcomes = await asyncio.gather(
+                    *(self._store(stripe, i, made[i], slot) for i, slot in targets.items())
+                )
         done = Rebuilt({}, {})
         for (index, slot), outcome in zip(targets.items(), outcomes, strict=True):
             if isinstance(outcome, Place):
@@ -79,6 +96,7 @@ class Rebuilder:
                 data=data,
                 checksums=checksums,
                 version=version,
+                from_reserve=True,
             )
         except DisklessError as error:
             return error

@@ -31,6 +31,7 @@ from diskless.model import slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace import replication as vr
+from diskless.namespace import weights
 from diskless.namespace.events import EventLog
 from diskless.namespace.replication import messages
 from diskless.namespace.state import NamespaceState
@@ -44,6 +45,11 @@ REFUSED_WITHIN_S = 0.5
 """Two broken streams to a voter in this time mean that nobody listens there."""
 SUSPECT_PAUSE_S = 0.05
 """Between two hints to the protocol that the same voter is gone."""
+
+LOG_SHARE = 1 / 8
+PENDING_SHARE = 1 / 16
+"""The parts of an agent's memory that the log may take for a voter that is silent, and
+commands that wait for a round, if those are less than the protocol's own limits."""
 
 _WITH_MEMORY = (vr.Status.NORMAL, vr.Status.VIEW_CHANGE)
 
@@ -75,6 +81,7 @@ class Replica:
                 machine=vr.NamespaceMachine,
                 random=random.Random(),
                 timing=_timing(settings.tuning.failure_timeout_s),
+                limits=_limits(settings.memory_bytes),
             )
         self._requests: dict[int, asyncio.Future[tuple[c.Result, ...]]] = {}
         self._last_request = 0
@@ -137,6 +144,18 @@ class Replica:
     def elapsed_ms(self) -> int:
         """The log's elapsed time by now: what waits are measured by, on the leader."""
         return self._voter.elapsed_ms(_clock_ms()) if self._voter is not None else 0
+
+    def weigh(self) -> dict[str, int]:
+        """What this voter's part of the namespace takes in memory, by kind."""
+        if self._voter is None:
+            return {}
+        found = weights.by_kind(self.state)
+        found["log"] = self._voter.bytes_held()
+        found["events"] = self.events.bytes_used
+        staged = self._voter.staged()
+        if isinstance(staged, vr.NamespaceMachine):
+            found["log"] += staged.state.bytes_used
+        return found
 
     def status(self) -> vr.ReplicaStatus | None:
         return self._voter.report(_clock_ms()) if self._voter is not None else None
@@ -357,6 +376,14 @@ def _timing(failure_timeout_s: float) -> vr.Timing:
         lease_ms=timeout_ms // 2,
         heartbeat_ms=max(timeout_ms // 10, 10),
         slow_ms=min(timeout_ms // 8, vr.Timing.slow_ms),
+    )
+
+
+def _limits(memory_bytes: int) -> vr.Limits:
+    usual = vr.Limits()
+    return vr.Limits(
+        log_bytes_max=min(int(LOG_SHARE * memory_bytes), usual.log_bytes_max),
+        pending_bytes_max=min(int(PENDING_SHARE * memory_bytes), usual.pending_bytes_max),
     )
 
 

@@ -1,7 +1,7 @@
 """This agent's shards: its share of everybody's stripes, in memory.
 
-Owns the bytes and the limit on them. Never decides what may be dropped: it is told.
-A shard is verified when it comes; what goes out is verified by whoever gets it. Shards
+Owns the bytes, and charges them to the agent's account. Never decides what may be dropped:
+it is told. A shard is verified when it comes; what goes out is verified by whoever gets it. Shards
 that were found damaged here are remembered until they are replaced or dropped.
 """
 
@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from itertools import islice
 from random import Random
 
+from diskless.agent.memory import Memory, Use
 from diskless.checksum import BLOCK_BYTES, CHECKSUM_BYTES, seed, verify_blocks
-from diskless.config import format_bytes
-from diskless.errors import CapacityExceeded, CorruptData, NotFound, Unavailable
+from diskless.errors import CorruptData, NotFound, Unavailable
 from diskless.model import HeldShard, ShardName
 
-RESERVE_SHARE = 1 / 32
-"""The part of the memory that only repacking may use: a full agent full of half-dead
-stripes could otherwise never make room."""
-SHARD_OVERHEAD_BYTES = 512
-"""What Python's objects for one shard take beside its bytes; counted as used."""
+SHARD_OVERHEAD_BYTES = 960
+"""What Python's objects for one shard take beside its bytes, as measured with 50,000 of them;
+counted as used."""
 
 DAMAGED_MAX = 4096
 """Damaged shards that are remembered; the others are found again."""
@@ -41,33 +39,22 @@ class _Shard:
 class ShardStore:
     """The shards of one life of an agent."""
 
-    def __init__(
-        self,
-        *,
-        bytes_max: int,
-        now_s: Callable[[], float],
-        other_bytes: Callable[[], int] = lambda: 0,
-    ) -> None:
-        """`other_bytes` tells how much of `bytes_max` the agent's namespace takes."""
-        self.bytes_max = bytes_max
+    def __init__(self, *, memory: Memory, now_s: Callable[[], float]) -> None:
         self.incarnation: int | None = None
+        self.bytes_used = 0
+        """By all shards, with what is counted for keeping them."""
+        self._memory = memory
         self._now_s = now_s
-        self._other_bytes = other_bytes
         self._stripes: dict[str, dict[int, _Shard]] = {}
         self._unconfirmed_since: dict[tuple[str, int], float] = {}  # in order of arrival
         self._doubted: list[str] = []  # stripes whose shards are to be reviewed once more
         self._doubted_s = 0.0
         self._damaged: dict[tuple[str, int], None] = {}
-        self._shard_bytes = 0
         self._shard_count = 0
         self._flips: list[_Flip] = []
 
     def __len__(self) -> int:
         return self._shard_count
-
-    @property
-    def bytes_used(self) -> int:
-        return self._shard_bytes + self._other_bytes()
 
     def store(
         self,
@@ -99,17 +86,12 @@ class ShardStore:
                 self._unconfirmed_since.setdefault((stripe, index), self._now_s())
             return self.incarnation
         shard = _Shard(_own(data), checksums, version)
-        reserve = 0 if from_reserve else int(RESERVE_SHARE * self.bytes_max)
         growth = shard.bytes_used - (kept.bytes_used if kept is not None else 0)
-        if self.bytes_used + growth > self.bytes_max - reserve:
-            raise CapacityExceeded(
-                f"no room for {format_bytes(len(data))}: "
-                f"{format_bytes(self.bytes_used)} of {format_bytes(self.bytes_max)} are in use"
-            )
+        self._memory.check(growth, Use.REPAIR if from_reserve else Use.DATA, "a shard")
         self._stripes.setdefault(stripe, {})[index] = shard
         self._unconfirmed_since.setdefault((stripe, index), self._now_s())
         self._damaged.pop((stripe, index), None)
-        self._shard_bytes += growth
+        self._count(growth)
         self._shard_count += kept is None
         return self.incarnation
 
@@ -151,8 +133,12 @@ class ShardStore:
             del self._stripes[stripe]
         self._unconfirmed_since.pop((stripe, index), None)
         self._damaged.pop((stripe, index), None)
-        self._shard_bytes -= shard.bytes_used
+        self._count(-shard.bytes_used)
         self._shard_count -= 1
+
+    def _count(self, growth: int) -> None:
+        self.bytes_used += growth
+        self._memory.charge("shards", growth)
 
     # -- review -----------------------------------------------------------------
 

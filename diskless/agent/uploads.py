@@ -1,9 +1,11 @@
 """Uploads: files larger than a frame, sealed stripe by stripe while they arrive.
 
 An upload belongs to no connection: its client may come back to it, or go on with
-another agent, which adopts the stripes sealed so far. Bounded: so many uploads, so
-many bytes of each under way. One whose connection is gone for `keep_s` is forgotten, and
-until then, and as long after its commit was refused for now, its stripes are kept.
+another agent, which adopts the stripes sealed so far. Bounded: so many bytes of each under
+way, and of all of them a part of the agent's memory; when that is taken, what has gathered is
+sealed in stripes that are not full, and uploads wait for each other. One whose connection is
+gone for `keep_s` is forgotten, and until then, and as long after its commit was refused for
+now, its stripes are kept.
 """
 
 import asyncio
@@ -11,25 +13,51 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from diskless.agent.kept import Kept
+from diskless.agent.memory import Memory, Use
 from diskless.agent.ports import Hold
+from diskless.agent.reader import STRIPE_CACHED_BYTES
 from diskless.agent.writer import Writer
 from diskless.checksum import FileChecksums
-from diskless.config import Tuning
-from diskless.errors import BadRequest, DisklessError, InternalError, UploadLost
+from diskless.config import GIB, Tuning, format_bytes
+from diskless.errors import (
+    BadRequest,
+    CapacityExceeded,
+    DisklessError,
+    InternalError,
+    UploadLost,
+)
 from diskless.model import Stripe, StripeId
 
-UPLOADS_MAX = 1024
 FILES_MAX = 10_000
 """Of one upload, or one put."""
+UPLOADS_SHARE = 1 / 8
+"""The part of the agent's memory that uploads may take, with what of them is being sealed."""
+ONE_UPLOAD_SHARE = 1 / 16
+"""The part that one may have under way, if that is less than `upload_bytes_max`."""
+UPLOAD_BYTES = 4096
+"""What an upload takes beside the bytes that wait in it."""
 SEAL_TOGETHER = 4
 """Full stripes to gather while others are being sealed: a message costs more than its bytes,
 and the shards that four stripes have for an agent go in one."""
 
 
 class Upload:
-    def __init__(self, *, writer: Writer, tuning: Tuning, resumed: list[Stripe]) -> None:
+    def __init__(
+        self,
+        *,
+        writer: Writer,
+        tuning: Tuning,
+        resumed: list[Stripe],
+        memory: Memory,
+        bytes_max: int,
+    ) -> None:
+        """`bytes_max` is for all uploads of the agent."""
         self._writer = writer
         self._tuning = tuning
+        self._memory = memory
+        self._bytes_max = bytes_max
+        self._charged = 0
+        self._charge(UPLOAD_BYTES + STRIPE_CACHED_BYTES * len(resumed))
         self._parts: list[bytes | bytearray | memoryview] = []
         self._buffered = 0
         self._sealed: list[Stripe] = list(resumed)
@@ -58,6 +86,7 @@ class Upload:
         self.checksums.update(data, ends)
         self._parts.append(data)
         self._buffered += len(data)
+        self._charge(len(data))
         together = SEAL_TOGETHER if self._sealing else 1
         if self._buffered >= together * self._tuning.stripe_bytes:
             self._seal_full()
@@ -68,6 +97,19 @@ class Upload:
         self._files += len(ends)
         if self._files > FILES_MAX:
             raise BadRequest(f"an upload has {FILES_MAX} files at most")
+
+    def seal_rest(self) -> None:
+        """Seals what has gathered although it fills no stripe, so as not to hold it here."""
+        self._seal_full()
+        if self._buffered > self._tuning.inline_flush_bytes_max and not self.committing:
+            self._seal(self._buffered)
+
+    def _charge(self, count: int) -> None:
+        self._charged += count
+        self._memory.charge("uploads", count)
+
+    def _is_crowded(self) -> bool:
+        return self._memory.of("uploads") + self._memory.of("stripes") > self._bytes_max
 
     def _seal_full(self) -> None:
         """Seals what fills stripes, all at once, so that their shards travel together."""
@@ -91,7 +133,11 @@ class Upload:
     async def room(self) -> None:
         """Waits until little enough is under way. Raises what a seal failed with."""
         self._collect()
-        while len(self._seals) * self._tuning.stripe_bytes >= self._tuning.upload_bytes_max:
+        most = self._tuning.upload_bytes_max
+        allowed = max(self._memory.part(ONE_UPLOAD_SHARE, most), 2 * self._tuning.stripe_bytes)
+        while self._seals and (
+            len(self._seals) * self._tuning.stripe_bytes >= allowed or self._is_crowded()
+        ):
             await asyncio.wait([self._seals[0]])
             self._collect()
 
@@ -124,6 +170,7 @@ class Upload:
         others it may have gone on through another agent. Those are left to be fenced.
         """
         self._parts, self._buffered = [], 0
+        self._charge(-self._charged)
         end = self._writer.give_up if discard else self._writer.release
         for task in self._seals:
             if not task.cancel() and not task.cancelled() and task.exception() is None:
@@ -151,6 +198,8 @@ class Upload:
             taken, rest = joined[:size], joined[size:]
             self._parts = [rest] if rest else []
         self._buffered -= size
+        if self._charged:  # It may have been closed meanwhile.
+            self._charge(-size)
         return taken
 
     def _collect(self) -> None:
@@ -165,6 +214,7 @@ class Upload:
                 self._error = self._error or InternalError(f"{type(error).__name__}: {error}")
             elif self._error is None:
                 self._sealed.append(task.result())
+                self._charge(STRIPE_CACHED_BYTES if self._charged else 0)
                 self._note(task.result())
             else:
                 self._writer.release(task.result())
@@ -173,9 +223,13 @@ class Upload:
 
 
 class Uploads:
-    def __init__(self, *, writer: Writer, tuning: Tuning, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, *, writer: Writer, tuning: Tuning, now_s: Callable[[], float], memory: Memory
+    ) -> None:
         self._writer = writer
         self._tuning = tuning
+        self._memory = memory
+        self._bytes_max = memory.part(UPLOADS_SHARE, GIB)
         self._now_s = now_s
         self._kept = Kept(keep_s=tuning.keep_s, now_s=now_s)
         self._uploads: dict[int, Upload] = {}
@@ -183,6 +237,9 @@ class Uploads:
 
     def get(self, number: int, offset: int, resume: list[Stripe]) -> Upload:
         """The upload of that number: known, new, or taken over from another agent."""
+        if self._memory.of("uploads") > self._bytes_max:
+            for other in self._uploads.values():
+                other.seal_rest()
         upload = self._uploads.get(number)
         if upload is None or upload.received != offset:
             if offset != sum(stripe.payload_bytes for stripe in resume):
@@ -249,9 +306,20 @@ class Uploads:
 
     def _open(self, number: int, resume: list[Stripe]) -> Upload:
         self.expire()
-        if len(self._uploads) >= UPLOADS_MAX:
-            raise BadRequest(f"this agent has {UPLOADS_MAX} uploads open: finish some")
+        held = self._memory.of("uploads")
+        if held > self._bytes_max or self._memory.room(Use.TRANSIT) < self._tuning.stripe_bytes:
+            raise CapacityExceeded(
+                f"{len(self._uploads)} uploads are open at this agent and take "
+                f"{format_bytes(held)} of its memory: finish some, or start the cluster with more "
+                "--memory or --agents"
+            )
         self.close(number)
-        upload = Upload(writer=self._writer, tuning=self._tuning, resumed=resume)
+        upload = Upload(
+            writer=self._writer,
+            tuning=self._tuning,
+            resumed=resume,
+            memory=self._memory,
+            bytes_max=self._bytes_max,
+        )
         self._uploads[number] = upload
         return upload

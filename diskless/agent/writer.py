@@ -8,6 +8,7 @@ for leftovers; whoever seals must `release` in the end.
 import asyncio
 import logging
 
+from diskless.agent.memory import Memory
 from diskless.agent.ports import ShardPeers
 from diskless.agent.roster import Roster
 from diskless.agent.shards import ShardStore
@@ -21,6 +22,8 @@ from diskless.placement import place, prompt, stripe_width
 log = logging.getLogger(__name__)
 
 SEAL_ATTEMPTS_MAX = 8
+SEAL_COPIES = 1
+"""Of a payload that is being sealed, beside its shards: it is held until they are stored."""
 
 
 class Writer:
@@ -31,8 +34,10 @@ class Writer:
         roster: Roster,
         shards: ShardStore,
         holders: ShardPeers,
+        memory: Memory,
     ) -> None:
         """`shards` only tells which life this agent is in: that is part of a stripe's id."""
+        self._memory = memory
         self._settings = settings
         self._roster = roster
         self._shards = shards
@@ -83,9 +88,12 @@ class Writer:
         failing; then nothing stays behind but shards that will be dropped.
         """
         failed: dict[int, Exception] = {}
+        k = self._settings.parity_shards
         for _ in range(SEAL_ATTEMPTS_MAX):
             candidates, width = self._choose(failed)
-            stripe = await self._try(payload, candidates, width, failed, from_reserve)
+            under_way = len(payload) * (SEAL_COPIES + (width + k) / width)
+            with self._memory.charged("stripes", int(under_way)):
+                stripe = await self._try(payload, candidates, width, failed, from_reserve)
             if stripe is not None:
                 return stripe
         raise Unavailable(f"{SEAL_ATTEMPTS_MAX} tries to store a stripe failed: {failed}")

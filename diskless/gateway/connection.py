@@ -2,11 +2,13 @@
 
 It owns the flow control. A connection stops reading while it has REQUESTS_MAX requests
 in flight, while its client is slow to take replies, while the replies under way may
-fill REPLY_BYTES_MAX, or while the gateway's budget has no room for the next body. What
-has been read by then waits in the parser. It never decides what a request means.
+fill REPLY_BYTES_MAX, or while the gateway's budgets have no room for the next body or for
+the reply to it. What has been read by then waits in the parser. It never decides what a
+request means.
 
 Invariants: every request that was started gets one reply, unless the connection is gone;
-a body is reserved in the budget from before it is received until its request is answered.
+a body is reserved in the budget from before it is received until its request is answered,
+and a large reply from before it is made until its client has fetched it.
 """
 
 import asyncio
@@ -31,7 +33,18 @@ from diskless.protocol.frames import (
     FrameParser,
     pack_head,
 )
-from diskless.protocol.messages import DECODERS, Hello, Kind, Open, Read, Refusal, encode
+from diskless.protocol.messages import (
+    DECODERS,
+    Empty,
+    Events,
+    Hello,
+    Kind,
+    List,
+    Open,
+    Read,
+    Refusal,
+    encode,
+)
 
 if TYPE_CHECKING:
     from diskless.gateway.server import Gateway
@@ -41,11 +54,19 @@ REQUESTS_MAX = 256
 BURST_MAX = 64
 """Requests started before other connections get a turn."""
 REPLY_BYTES_MAX = 12 * MIB
-"""Payload that one connection's unanswered reads may ask for together."""
-WRITE_BYTES_HIGH = 8 * MIB
-"""Unsent replies at which no more requests are started; a slow reader costs at most
-this and REPLY_BYTES_MAX."""
-WRITE_BYTES_LOW = 4 * MIB
+"""Payload that one connection's reads may have under way, unmade and unfetched together."""
+UNSENT_BYTES_HIGH = 64 * KIB
+"""Unsent bytes at which a client counts as slow. Until few are left, what it has asked for
+stays reserved and nothing is started whose reply was not reserved."""
+UNSENT_BYTES_LOW = 16 * KIB
+FETCH_BYTES_MIN = MIB
+"""What a slow client must fetch, unless it fetches all there is, within the time for it."""
+REPLY_BYTES_MIN = 4 * KIB
+OPENED_BYTES = 64 * KIB
+ENTRY_BYTES = 320
+STATUS_BYTES = 64 * KIB
+"""What is reserved for replies of which the request does not say how large they are: an opened
+file may come with its bytes; an entry of a listing, or an event; a status."""
 JOIN_BYTES_MAX = 16 * KIB
 """Smaller payloads are cheaper to copy behind their header than to hand over apart."""
 CLOSE_TIMEOUT_S = 5.0
@@ -67,7 +88,7 @@ class Request:
 
     __slots__ = (
         "body_bytes", "connection", "deadline", "expired", "kind", "meta", "number",
-        "payload", "reply_bytes", "running", "task", "within_s",
+        "payload", "reply_bytes", "reply_reserved", "running", "task", "within_s",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", frame: Frame) -> None:
@@ -83,7 +104,8 @@ class Request:
         self.number = header.request
         self.payload = frame.payload
         self.body_bytes = header.meta_bytes + header.payload_bytes
-        self.reply_bytes = _expected_reply_bytes(self.meta)
+        self.reply_bytes = _expected_reply_bytes(self.kind, self.meta)
+        self.reply_reserved = not self.reply_bytes
         self.within_s = header.leader * WITHIN_UNIT_S
         """The client's patience; 0 if it did not tell."""
         self.deadline = 0.0
@@ -93,13 +115,19 @@ class Request:
         self.task: asyncio.Task[None] | None = None
 
 
-def _expected_reply_bytes(meta: Struct) -> int:
-    """How much payload the reply may carry, as far as the request itself tells."""
+def _expected_reply_bytes(kind: Kind, meta: Struct) -> int:
+    """How large the reply may be, as far as the request itself tells; 0 for a small one."""
     if isinstance(meta, Read):
-        return sum(extent.length for extent in meta.extents)
-    if isinstance(meta, Open):
-        return meta.prefetch
-    return 0
+        wanted = sum(extent.length for extent in meta.extents)
+    elif isinstance(meta, Open):
+        wanted = max(meta.prefetch, OPENED_BYTES)
+    elif isinstance(meta, List | Events):
+        wanted = min(meta.limit * ENTRY_BYTES, META_BYTES_MAX)
+    elif isinstance(meta, Empty) and kind is Kind.STATUS:
+        wanted = STATUS_BYTES
+    else:
+        return 0
+    return min(max(wanted, REPLY_BYTES_MIN), PAYLOAD_BYTES_MAX)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -114,10 +142,16 @@ class Connection(asyncio.BufferedProtocol):
         self._closed = False
         self._draining = False
         self._reading = True
-        self._writable = True
+        self.slow_since: float | None = None
+        """Since when it fetches too little of its replies."""
         self._held: Request | None = None
         self._reserved_bytes = 0
         self._reply_bytes = 0
+        self._unfetched_bytes = 0
+        self._in_line = False
+        self._parked_bytes = 0
+        self._bytes_out = 0
+        self._fetched_bytes = 0
         self._refused_number = 0
         self._opened_at = self._heard_at = self._loop.time()
 
@@ -125,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_HIGH, low=UNSENT_BYTES_LOW)
         _notice_dead_peers(transport.get_extra_info("socket"))
         refusal = self._gateway.connection_made(self)
         if refusal is not None:
@@ -143,21 +177,36 @@ class Connection(asyncio.BufferedProtocol):
         self.pump()
 
     def pause_writing(self) -> None:
-        self._writable = False
+        self.slow_since = self._loop.time()
+        self._fetched_bytes = self._bytes_out - self._transport.get_write_buffer_size()
+        self._gateway.slow[self] = None
 
     def resume_writing(self) -> None:
-        self._writable = True
+        self._fetched_all()
         self.pump()
+
+    def _fetched_all(self) -> None:
+        self.slow_since = None
+        self._gateway.slow.pop(self, None)
+        if self._unfetched_bytes:
+            done, self._unfetched_bytes = self._unfetched_bytes, 0
+            self._reply_bytes -= done
+            self._gateway.replies.release(done)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
-        self._gateway.budget.forget(self._granted)
-        self._gateway.budget.release(self._reserved_bytes)
-        self._reserved_bytes = 0
-        if self._held is not None:
-            self._gateway.budget.release(self._held.body_bytes)
-            self._held = None
-        self._gateway.connection_lost(self, greeted=self._greeted)
+        gateway, held = self._gateway, self._held
+        gateway.requests.forget(self._granted)
+        gateway.replies.forget(self._reply_granted)
+        gateway.requests.release(self._reserved_bytes)
+        self._reserved_bytes, self._held = 0, None
+        if held is not None:
+            gateway.requests.release(held.body_bytes)
+            if held.reply_reserved:
+                gateway.replies.release(held.reply_bytes)
+        self._fetched_all()
+        self._park(0)
+        gateway.connection_lost(self, greeted=self._greeted)
 
     # Flow control.
 
@@ -171,6 +220,11 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse_and_close(error)
             return
         self._read(drained)
+        self._park(self._parser.park())
+
+    def _park(self, kept: int) -> None:
+        self._gateway.parked_bytes += kept - self._parked_bytes
+        self._parked_bytes = kept
 
     def _start_some(self) -> bool:
         """Whether every whole frame was started, so that more bytes may come."""
@@ -211,10 +265,25 @@ class Connection(asyncio.BufferedProtocol):
         self._parser.body_bytes_max = META_BYTES_MAX + PAYLOAD_BYTES_MAX
 
     def _may_start(self, request: Request) -> bool:
-        if self.in_flight >= REQUESTS_MAX or not self._writable:
+        if self.in_flight >= REQUESTS_MAX:
             return False
+        if not request.reply_bytes:
+            return self.slow_since is None
         wanted = self._reply_bytes + request.reply_bytes
-        return self._reply_bytes == 0 or wanted <= REPLY_BYTES_MAX
+        if self._reply_bytes and wanted > REPLY_BYTES_MAX:
+            return False
+        if not request.reply_reserved and not self._in_line:
+            request.reply_reserved = self._gateway.replies.reserve(
+                request.reply_bytes, self._reply_granted
+            )
+            self._in_line = not request.reply_reserved
+        return request.reply_reserved
+
+    def _reply_granted(self) -> None:
+        assert self._held is not None
+        self._held.reply_reserved = True
+        self._in_line = False
+        self._loop.call_soon(self.pump)
 
     def _read(self, reading: bool) -> None:
         if reading != self._reading and not self._closed:
@@ -227,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _admit(self, body_bytes: int) -> bool:
         self._reserved_bytes = body_bytes
-        if self._gateway.budget.reserve(body_bytes, self._granted):
+        if self._gateway.requests.reserve(body_bytes, self._granted):
             return True
         self._reserved_bytes = 0
         return False
@@ -247,6 +316,16 @@ class Connection(asyncio.BufferedProtocol):
         owes_more = self._reading and self._parser.mid_frame
         return owes_more and now - self._heard_at > frame_timeout_s
 
+    def is_slow(self, now: float, *, reply_timeout_s: float) -> bool:
+        """Whether it has been too slow for too long to take what it asked for."""
+        if self.slow_since is None or now - self.slow_since <= reply_timeout_s:
+            return False
+        fetched = self._bytes_out - self._transport.get_write_buffer_size()
+        if fetched - self._fetched_bytes < FETCH_BYTES_MIN:
+            return True
+        self.slow_since, self._fetched_bytes = now, fetched
+        return False
+
     # Requests and replies.
 
     def begun(self, request: Request) -> None:
@@ -255,9 +334,25 @@ class Connection(asyncio.BufferedProtocol):
 
     def ended(self, request: Request) -> None:
         self.in_flight -= 1
-        self._reply_bytes -= request.reply_bytes
+        self._settle(request)
         if not self._reading:
             self.pump()
+
+    def answered(self, request: Request) -> None:
+        """As `begun` and `ended`, of a request that was answered at once."""
+        if request.reply_bytes:
+            self._reply_bytes += request.reply_bytes
+            self._settle(request)
+
+    def _settle(self, request: Request) -> None:
+        """A reply that is not on its way yet stays reserved until it is."""
+        if not request.reply_bytes:
+            return
+        if self.slow_since is not None and not self._closed:
+            self._unfetched_bytes += request.reply_bytes
+        else:
+            self._reply_bytes -= request.reply_bytes
+            self._gateway.replies.release(request.reply_bytes)
 
     def reply(self, request: Request, meta: Struct | bytes, parts: Sequence[Buffer]) -> None:
         """Sends what the handler answered. Large parts are not copied."""
@@ -310,6 +405,14 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
             self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
 
+    def give_up(self) -> None:
+        """Ends a connection whose client does not fetch its replies, with a line in the log."""
+        log.warning(
+            "replies not fetched peer=%s unsent_bytes=%d: connection closed",
+            describe_peer(self._transport), self._transport.get_write_buffer_size(),
+        )  # fmt: skip
+        self.abort()
+
     def abort(self) -> None:
         self._closed = True
         self._transport.abort()
@@ -326,7 +429,9 @@ class Connection(asyncio.BufferedProtocol):
         )  # fmt: skip
         counters = self._gateway.counters
         counters.frames_out += 1
-        counters.bytes_out += len(head) + payload_bytes
+        size = len(head) + payload_bytes
+        counters.bytes_out += size
+        self._bytes_out += size
         if not payload_bytes:
             self._transport.write(head)
         elif payload_bytes <= JOIN_BYTES_MAX:

@@ -3,14 +3,17 @@
 It owns the listening sockets, the connections and the tasks of their requests, and it
 answers `hello` and `roster` itself; everything else goes to the Backend. It must never
 let one client hurt another: a bad frame costs its sender the connection and one line in
-the log, a handler that breaks costs one InternalError, a handler that hangs is cancelled
-after `request_timeout_s`. One timer watches all deadlines, so that a request costs none.
+the log, and so do replies that it does not fetch; a handler that breaks costs one
+InternalError, a handler that hangs is cancelled after `request_timeout_s`. One timer watches
+all deadlines, so that a request costs none. What connections hold is bounded for all of them
+together, by parts of the agent's memory, to whose account it is charged.
 """
 
 import asyncio
 import hmac
 import logging
 import os
+import resource
 import socket
 import stat
 from collections.abc import Awaitable, Sequence
@@ -21,7 +24,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from diskless.config import Tuning
+from diskless.agent.memory import Memory, Use
+from diskless.config import MIB, Tuning
 from diskless.errors import (
     BadFrame,
     DeadlineExceeded,
@@ -31,20 +35,33 @@ from diskless.errors import (
     Unavailable,
 )
 from diskless.gateway.budget import Budget
-from diskless.gateway.connection import Buffer, Connection, Request
+from diskless.gateway.connection import UNSENT_BYTES_HIGH, Buffer, Connection, Request
 from diskless.protocol.frames import NO_LEADER, ROSTER_MASK
 from diskless.protocol.messages import Kind, Roster, Welcome
 
-CONNECTIONS_MAX = 1024
+CONNECTION_BYTES = 4 * 1024
+"""What an idle connection takes, as measured with 2,000 of them."""
+CONNECTIONS_SHARE = 1 / 8
+REQUESTS_SHARE = 1 / 8
+REPLIES_SHARE = 1 / 8
+"""Parts of the agent's memory that clients' connections, the bodies of their requests, and
+what is made for them and not fetched may take."""
+REPLIES_BYTES_MAX = 64 * MIB
+FILES_SPARE = 512
+"""File descriptors that are kept for everything but clients."""
 HELLO_TIMEOUT_S = 5.0
 FRAME_TIMEOUT_S = 30.0
 """Silence in the middle of a frame after which its connection is closed."""
+REPLY_TIMEOUT_S = 30.0
+"""The time in which a client must fetch what waits for it, or FETCH_BYTES_MIN of it."""
+CROWDED_TIMEOUT_S = 5.0
+"""The same while others wait for the room that it takes, or too many are slow."""
 SWEEP_INTERVAL_S = 0.1
 """How late a deadline may be noticed; less where the deadlines themselves are short."""
 WITHIN_PART = 0.6
 """Of a client's patience: a refusal must reach it before it takes the agent for dead."""
 STOP_TIMEOUT_S = 2.0
-BACKLOG = 256
+BACKLOG = 4096
 
 log = logging.getLogger(__name__)
 
@@ -107,25 +124,45 @@ class Gateway:
         *,
         secret: str,
         tuning: Tuning,
-        connections_max: int = CONNECTIONS_MAX,
+        memory: Memory,
+        connections_max: int | None = None,
         hello_timeout_s: float = HELLO_TIMEOUT_S,
         frame_timeout_s: float = FRAME_TIMEOUT_S,
+        reply_timeout_s: float = REPLY_TIMEOUT_S,
     ) -> None:
+        """As many connections as memory and open files allow, unless it is told."""
+
+        def room() -> int:
+            return memory.room(Use.TRANSIT)
+
         self.counters = Counters()
-        self.budget = Budget(tuning.gateway_bytes_max)
+        self.requests = Budget(memory.part(REQUESTS_SHARE, tuning.gateway_bytes_max), room)
+        self.replies = Budget(memory.part(REPLIES_SHARE, REPLIES_BYTES_MAX), room)
+        self.parked_bytes = 0
+        """Received, and not started yet, on all connections."""
+        self.slow: dict[Connection, None] = {}
+        """Connections whose clients do not fetch their replies, the slowest first."""
+        memory.meter(self._weigh)
         self.unix_path = ""
         self.tcp_port = 0
         self._backend = backend
         self._secret = secret.encode()
-        self._connections_max = connections_max
+        self._connections_max = connections_max or min(
+            int(CONNECTIONS_SHARE * memory.bytes_max / CONNECTION_BYTES), _files_max() - FILES_SPARE
+        )
+        self._reply_timeout_s = reply_timeout_s
         self._hello_timeout_s = hello_timeout_s
         self._frame_timeout_s = frame_timeout_s
         self._request_timeout_s = tuning.request_timeout_s
         self._sweep_interval_s = min(
-            SWEEP_INTERVAL_S, tuning.request_timeout_s / 4, hello_timeout_s / 4, frame_timeout_s / 4
+            SWEEP_INTERVAL_S,
+            tuning.request_timeout_s / 4,
+            hello_timeout_s / 4,
+            frame_timeout_s / 4,
+            reply_timeout_s / 4,
         )
         self._connections: set[Connection] = set()
-        self._requests: set[Request] = set()
+        self._started: set[Request] = set()
         self._servers: list[asyncio.Server] = []
         self._inode = 0
         self._stopping = False
@@ -134,7 +171,15 @@ class Gateway:
 
     @property
     def requests_in_flight(self) -> int:
-        return len(self._requests)
+        return len(self._started)
+
+    def _weigh(self) -> dict[str, int]:
+        requests, replies = self.requests, self.replies
+        return {
+            "connections": CONNECTION_BYTES * len(self._connections),
+            "requests": requests.reserved + requests.reserved_small + self.parked_bytes,
+            "replies": replies.reserved + UNSENT_BYTES_HIGH * len(self.slow),
+        }
 
     async def start(self, unix_path: str, tcp_host: str, tcp_port: int = 0) -> None:
         """Opens both doors; `tcp_port` then holds the port, the given one if it is free.
@@ -175,7 +220,7 @@ class Gateway:
         for server in self._servers:
             server.close()
         await asyncio.sleep(0)  # One that is cancelled before it has begun would refuse nothing.
-        tasks = [request.task for request in self._requests if request.task is not None]
+        tasks = [request.task for request in self._started if request.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -214,7 +259,10 @@ class Gateway:
         if len(self._connections) <= self._connections_max:
             return None
         self.counters.connections_refused += 1
-        return Unavailable(f"the agent has {self._connections_max} connections, its limit")
+        return Unavailable(
+            f"the agent has {self._connections_max} connections, as many as its memory and open "
+            "files allow: start the cluster with more --memory or --agents"
+        )
 
     def connection_lost(self, connection: Connection, *, greeted: bool) -> None:
         self._connections.discard(connection)
@@ -243,7 +291,8 @@ class Gateway:
             request.connection.reply(request, *answer)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a handler raises
             request.connection.refuse(request.number, _refusal(request, error))
-        self.budget.release(request.body_bytes)
+        self.requests.release(request.body_bytes)
+        request.connection.answered(request)
 
     def _dispatch(self, request: Request) -> Answer | Awaitable[Answer]:
         if self._stopping:
@@ -260,7 +309,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         patience_s = request.within_s * WITHIN_PART or self._request_timeout_s
         request.deadline = loop.time() + min(patience_s, self._request_timeout_s)
-        self._requests.add(request)
+        self._started.add(request)
         request.connection.begun(request)
         request.task = loop.create_task(self._finish(request, pending))
 
@@ -275,8 +324,8 @@ class Gateway:
         except Exception as error:  # noqa: BLE001 - the edge: whatever a handler raises
             connection.refuse(request.number, _refusal(request, error))
         finally:
-            self._requests.discard(request)
-            self.budget.release(request.body_bytes)
+            self._started.discard(request)
+            self.requests.release(request.body_bytes)
             connection.ended(request)
 
     def _interruption(self, request: Request) -> DisklessError:
@@ -289,10 +338,22 @@ class Gateway:
 
     # Deadlines.
 
+    def _end_slow(self, now: float) -> None:
+        """Closes connections that do not fetch their replies in time, which is short while
+        others wait for that room, or they are so many that they would fill the memory."""
+        for connection in list(self.slow):
+            crowded = self.replies.waiting or (
+                UNSENT_BYTES_HIGH * len(self.slow) > self.replies.bytes_max
+            )
+            timeout_s = CROWDED_TIMEOUT_S if crowded else self._reply_timeout_s
+            if connection.is_slow(now, reply_timeout_s=min(timeout_s, self._reply_timeout_s)):
+                self.slow.pop(connection, None)
+                connection.give_up()
+
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for request in self._requests:
+        for request in self._started:
             if request.running and not request.expired and now >= request.deadline:
                 assert request.task is not None
                 request.expired = True
@@ -302,7 +363,12 @@ class Gateway:
                 now, hello_timeout_s=self._hello_timeout_s, frame_timeout_s=self._frame_timeout_s
             ):
                 connection.refuse_and_close(BadFrame("the rest of a frame did not come in time"))
+        self._end_slow(now)
         self._sweeper = loop.call_later(self._sweep_interval_s, self._sweep)
+
+
+def _files_max() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def _refusal(request: Request, error: Exception) -> DisklessError:

@@ -154,6 +154,13 @@ class Sweep(_Command, frozen=True, tag=True, array_like=True):
     entries: int
 
 
+class Limit(_Command, frozen=True, tag=True, array_like=True):
+    """From now on the namespace may grow to so many bytes, by its own count. The leader
+    says so as the voters' memory fills: all of them refuse what is beyond it alike."""
+
+    bytes_max: int
+
+
 class AgentUp(_Command, frozen=True, tag=True, array_like=True):
     """A process serves a slot. A new `boot` is a new incarnation, with empty memory."""
 
@@ -188,6 +195,7 @@ Command = (
     | AgentDown
     | AgentSlow
     | Drain
+    | Limit
 )
 
 

@@ -8,6 +8,7 @@ it is replicated: the same commands sweep the same files everywhere.
 
 from diskless.model import FileRecord
 from diskless.namespace.tree import Directory, File
+from diskless.namespace.weights import name_bytes
 
 
 class Doomed:
@@ -15,6 +16,8 @@ class Doomed:
         self.roots: list[Directory] = []
         """The last one is taken apart first, and it has nothing left above it."""
         self.files = 0
+        self.directories = 0
+        self.name_bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self.roots)
@@ -24,6 +27,8 @@ class Doomed:
         assert directory.parent is None
         self.roots.append(directory)
         self.files += directory.files
+        self.directories += directory.directories
+        self.name_bytes += directory.name_bytes + name_bytes(directory.name)
 
     def sweep(self, limit: int) -> list[FileRecord]:
         """Takes `limit` entries apart, or all that are left; returns the files' records."""
@@ -33,10 +38,13 @@ class Doomed:
             directory = self.roots[-1]
             if not directory.children:
                 self.roots.pop()
+                self.directories -= 1
+                self.name_bytes -= name_bytes(directory.name)
                 continue
             node = directory.pop()
             if isinstance(node, File):
                 gone.append(node.record)
+                self.name_bytes -= name_bytes(node.name)
             else:
                 self.roots.append(node)
         self.files -= len(gone)

@@ -10,12 +10,16 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from diskless.config import format_bytes
 from diskless.model import Event, slot_name
 from diskless.namespace import commands as c
 
 EVENTS_MAX = 2000
 """Events that a replica remembers. A commit is one for each of its puts."""
+EVENT_BYTES = 640
+"""What one takes, with paths of usual length; 360 were measured for a put."""
 TEXT_CHARS_MAX = 300
 """Longer ones are cut, so that all events fit in one frame, escaped as they may be."""
 
@@ -54,6 +58,7 @@ _Small = (
     | c.AgentDown
     | c.AgentSlow
     | c.Drain
+    | c.Limit
 )
 _What = _Put | _Relocated | _Repaired | _Reaped | _Doubted | _Small
 
@@ -69,6 +74,10 @@ class _Note(NamedTuple):
 class EventLog:
     def __init__(self) -> None:
         self._notes: deque[_Note] = deque(maxlen=EVENTS_MAX)
+
+    @property
+    def bytes_used(self) -> int:
+        return EVENT_BYTES * len(self._notes)
 
     def note(
         self,
@@ -86,7 +95,7 @@ class EventLog:
         else:
             whats = [_shortened(command)]
         for what, result in zip(whats, results, strict=True):
-            self._notes.append(_Note(op, time_ms, elapsed_ms, what, result))
+            self._notes.append(_Note(op, time_ms, elapsed_ms, what, _short(result)))
 
     def after(self, op: int, *, limit: int) -> list[Event]:
         """The newest events of later ops, `limit` at most, oldest first."""
@@ -110,9 +119,30 @@ class EventLog:
 
 
 def _summary(files: tuple[c.NewFile, ...]) -> _Put:
+    path = files[0].path if files else ""
+    if len(path) > TEXT_CHARS_MAX:
+        path = path[:TEXT_CHARS_MAX]
     if len(files) == 1:
-        return _Put(files[0].path, 1, files[0].size)
-    return _Put(files[0].path if files else "", len(files), sum(file.size for file in files))
+        return _Put(path, 1, files[0].size)
+    return _Put(path, len(files), sum(file.size for file in files))
+
+
+def _short(result: c.Result) -> c.Result:
+    """No more of a refusal than is ever shown of it."""
+    if isinstance(result, c.Refused) and len(result.message) > TEXT_CHARS_MAX:
+        return c.Refused(result.reason, result.message[:TEXT_CHARS_MAX])
+    return result
+
+
+def _cut(command: c.Mkdirs | c.Delete | c.Rename) -> _What:
+    """The command with no more of its paths than is ever shown of them."""
+    most = TEXT_CHARS_MAX
+    match command:
+        case c.Rename(source=source, target=target) if len(source) + len(target) > most:
+            return replace(command, source=source[:most], target=target[:most])
+        case c.Mkdirs(path=path) | c.Delete(path=path) if len(path) > most:
+            return replace(command, path=path[:most])
+    return command
 
 
 def _shortened(command: c.Command) -> _What:
@@ -126,6 +156,8 @@ def _shortened(command: c.Command) -> _What:
             return _Reaped(len(command.stripes))
         case c.Doubt():
             return _Doubted(len(command.writers))
+        case c.Mkdirs() | c.Delete() | c.Rename():
+            return _cut(command)
         case c.Commit() | c.Sweep():
             raise AssertionError("one event for each of its puts, and none")
         case _:
@@ -179,6 +211,8 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
             return "slow", f"{slot_name(slot)} " + ("is slow" if slow else "is slow no more")
         case c.Drain(slot, draining):
             return "drain", f"{slot_name(slot)} " + ("drains" if draining else "drains no more")
+        case c.Limit(bytes_max):
+            return "limit", f"the namespace may grow to {format_bytes(bytes_max)}"
 
 
 def _count(number: int, noun: str) -> str:

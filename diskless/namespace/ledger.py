@@ -55,6 +55,7 @@ class Ledger:
         self.fences: dict[tuple[int, int], int] = {}
         self.reaped: dict[tuple[int, int], set[int]] = {}  # by writer, above its fence
         self.partly_dead = Sparse()  # live, but not all of their bytes are
+        self.places = 0  # shards of all stripes, freed ones too
         self.live_bytes = 0
         self.payload_bytes = 0  # of stripes that are not freed
         self.stored_bytes = 0  # shards of all stripes, freed ones too
@@ -83,6 +84,7 @@ class Ledger:
     def _new_entry(self, stripe: Stripe) -> Entry:
         self._last_number += 1
         entry = self.entries[stripe.id] = Entry(stripe, self._last_number)
+        self.places += len(stripe.places)
         return entry
 
     def _enter(self, entry: Entry) -> None:
@@ -144,7 +146,9 @@ class Ledger:
         for id_ in stripes:
             if self.freed_ms.pop(id_, None) is None:
                 continue
-            self.stored_bytes -= stored_bytes(self.entries.pop(id_).stripe)
+            stripe = self.entries.pop(id_).stripe
+            self.places -= len(stripe.places)
+            self.stored_bytes -= stored_bytes(stripe)
             who = StripeId.parse(id_)
             if not self._is_over(id_):
                 self.reaped.setdefault((who.slot, who.incarnation), set()).add(who.counter)

@@ -3,58 +3,184 @@
 A session is opened by a command and numbered by it, so an unknown number can only
 be an expired one: it is refused, never run. Within a session the answers of the
 last `ANSWERS_PER_SESSION` sequence numbers are kept; older ones are refused too.
+
+Sessions are bounded by what they weigh, which the state counts, and not by their number: the
+arrival of others ends none. One ends when it has not been used for `SESSION_IDLE_S` by the
+log's clock, which is far longer than any client waits for an answer. Answers are small: of a
+refusal only the reason is kept.
 """
 
-from diskless.errors import SessionExpired
-from diskless.namespace.commands import Result
+import sys
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator
 
-SESSIONS_MAX = 1024
+from diskless.errors import SessionExpired
+from diskless.namespace.commands import Delete, Done, Mkdirs, Put, Refused, Rename, Result
+from diskless.namespace.weights import ANSWER_BYTES, REFUSAL_BYTES, SESSION_BYTES
+
 ANSWERS_PER_SESSION = 512
-"""More than a client has in flight. Together the answers take 100 MiB at most."""
+"""More than a client has in flight."""
+SESSION_IDLE_S = 3600
+"""Its client, if it is still there, opens another one and goes on."""
+EXPIRE_AT_ONCE_MAX = 8
+"""Sessions that the opening of one may end, so that no command takes long."""
+
+Mutation = Put | Mkdirs | Rename | Delete
+
+_NOT_RUN = -1
 
 
 class _Session:
-    __slots__ = ("answers", "newest")
+    """A client's answers. Row `n` of `_row` is that of sequence `_first + n`: what the
+    answer's number and `changed` make together, or _NOT_RUN; then its time."""
 
-    def __init__(self) -> None:
-        self.answers: dict[int, Result] = {}
-        self.newest = 0
+    __slots__ = ("_first", "_row", "newest", "refusals", "used_ms")
+
+    def __init__(self, used_ms: int, newest: int = 0, first: int = 0, rows: int = 0) -> None:
+        self.newest = newest
+        self.used_ms = used_ms
+        self.refusals: dict[int, str] | None = None  # their reasons, by sequence
+        self._first = first
+        self._row = array("q", (_NOT_RUN, 0) * rows)
+
+    @property
+    def bytes_used(self) -> int:
+        refusals = len(self.refusals) if self.refusals else 0
+        return SESSION_BYTES + ANSWER_BYTES * (len(self._row) >> 1) + REFUSAL_BYTES * refusals
+
+    @property
+    def bare(self) -> tuple[int, int, int, int]:
+        """The session without its answers, as it is made again: what it weighs is part of the
+        state, so its rows must be as many, also those of numbers that never came."""
+        return self.used_ms, self.newest, self._first, len(self._row) >> 1
+
+    def get(self, sequence: int) -> Result | None:
+        """The answer; a refusal has its reason, and no message any more."""
+        at = 2 * (sequence - self._first)
+        if 0 <= at < len(self._row) and (number := self._row[at]) != _NOT_RUN:
+            return Done(number >> 1, self._row[at + 1], bool(number & 1))
+        reason = self.refusals.get(sequence) if self.refusals else None
+        return None if reason is None else Refused(reason, "")
+
+    def items(self) -> Iterator[tuple[int, Result]]:
+        """All answers, in the order of their sequence numbers."""
+        for sequence in range(self._first, self._first + len(self._row) // 2):
+            answer = self.get(sequence)
+            if answer is not None:
+                yield sequence, answer
+
+    def put(self, sequence: int, result: Result) -> None:
+        at = self._row_of(sequence)
+        if isinstance(result, Done):
+            self._row[at] = result.number << 1 | result.changed
+            self._row[at + 1] = result.time_ms
+        else:
+            if self.refusals is None:
+                self.refusals = {}
+            self.refusals[sequence] = sys.intern(result.reason)
+        if sequence > self.newest:
+            self.newest = sequence
+        if len(self._row) > 4 * ANSWERS_PER_SESSION:
+            self._forget_old()
+
+    def _row_of(self, sequence: int) -> int:
+        """Where in `_row` a sequence lies, which is made long enough for it."""
+        row = self._row
+        if not row:
+            self._first = sequence
+        missing = sequence - self._first
+        if missing < 0:  # It was overtaken, by less than a window.
+            row[:0] = array("q", (_NOT_RUN, 0) * -missing)
+            self._first = sequence
+            return 0
+        gap = missing - len(row) // 2
+        if gap >= ANSWERS_PER_SESSION:  # Nothing before it is within the window any more.
+            del row[:]
+            self._first, self.refusals, missing, gap = sequence, None, 0, 0
+        if gap >= 0:
+            row.extend((_NOT_RUN, 0) * (gap + 1))
+        return 2 * missing
+
+    def _forget_old(self) -> None:
+        oldest = self.newest - ANSWERS_PER_SESSION + 1
+        del self._row[: 2 * (oldest - self._first)]
+        self._first = oldest
+        if self.refusals:
+            self.refusals = {n: why for n, why in self.refusals.items() if n >= oldest} or None
 
 
 class Sessions:
     def __init__(self) -> None:
-        self._sessions: dict[int, _Session] = {}
+        self.bytes_used = 0
+        self._sessions: OrderedDict[int, _Session] = OrderedDict()  # the longest unused first
         self._last = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self) -> int:
-        """A new session's number; the least recently used one makes room if need be."""
+    def open(self, *, elapsed_ms: int) -> int:
+        """A new session's number."""
+        self._expire(elapsed_ms, limit=EXPIRE_AT_ONCE_MAX)
         self._last += 1
-        self._sessions[self._last] = _Session()
-        if len(self._sessions) > SESSIONS_MAX:
-            del self._sessions[next(iter(self._sessions))]
+        self.add(self._last, _Session(elapsed_ms))
         return self._last
 
-    def answer(self, session: int, sequence: int) -> Result | None:
+    def add(self, number: int, session: _Session) -> None:
+        self._sessions[number] = session
+        self.bytes_used += session.bytes_used
+
+    def answer(self, session: int, sequence: int, *, elapsed_ms: int) -> Result | None:
         """What this mutation was answered, or None if it has not run.
 
         Raises SessionExpired when that can no longer be told.
         """
-        known = self._sessions.pop(session, None)
+        self._expire(elapsed_ms, limit=1)
+        known = self._sessions.get(session)
         if known is None:
             raise SessionExpired(f"session {session} has expired: reconnect")
-        self._sessions[session] = known  # now the most recently used
+        self._sessions.move_to_end(session)
+        known.used_ms = elapsed_ms
         if sequence <= known.newest - ANSWERS_PER_SESSION:
             raise SessionExpired(f"session {session}: request {sequence} is too old to repeat")
-        return known.answers.get(sequence)
+        return known.get(sequence) if sequence <= known.newest else None
 
     def record(self, session: int, sequence: int, result: Result) -> None:
         """Keeps an answer. The session must be known, as `answer` has just shown."""
         known = self._sessions[session]
-        known.answers[sequence] = result
-        known.newest = max(known.newest, sequence)
-        if len(known.answers) >= 2 * ANSWERS_PER_SESSION:
-            oldest = known.newest - ANSWERS_PER_SESSION
-            known.answers = {n: kept for n, kept in known.answers.items() if n > oldest}
+        before = known.bytes_used
+        known.put(sequence, result)
+        self.bytes_used += known.bytes_used - before
+
+    def _expire(self, elapsed_ms: int, *, limit: int) -> None:
+        """Ends sessions that have not been used for long."""
+        latest_ms = elapsed_ms - 1000 * SESSION_IDLE_S
+        for _ in range(min(limit, len(self._sessions))):
+            number, oldest = next(iter(self._sessions.items()))
+            if oldest.used_ms > latest_ms:
+                return
+            del self._sessions[number]
+            self.bytes_used -= oldest.bytes_used
+
+
+_BEFORE = {
+    "AlreadyExists": "exists already",
+    "NotFound": "is not there, or not where it was to go",
+    "PathIsDirectory": "is a directory",
+    "PathIsFile": "is a file, or below one",
+    "DirectoryNotEmpty": "is a directory with entries",
+    "CapacityExceeded": "found no room: delete files, or start the cluster with more --memory",
+}
+
+
+def refused_before(reason: str, command: Mutation) -> Refused:
+    """The refusal of a command that is repeated, of which only the reason is remembered."""
+    if isinstance(command, Put):
+        more = f" or one of {len(command.files) - 1} more files" if len(command.files) > 1 else ""
+        what = f"{command.files[0].path if command.files else 'a put of no files'}{more}"
+    elif isinstance(command, Rename):
+        what = f"{command.source} or {command.target}"
+    else:
+        what = command.path
+    why = _BEFORE.get(reason, f"was refused with {reason} when it was first sent")
+    return Refused(reason, f"{what} {why}")

@@ -42,7 +42,7 @@ _SECTIONS: dict[str, Any] = {
     "doubted": list[tuple[int, int, int]],
     "fences": list[tuple[int, int, int]],
     "reaped": list[tuple[int, int, int]],
-    "sessions": list[tuple[int, int]],
+    "sessions": list[tuple[int, int, int, int, int]],
     "answers": _Answers,
 }
 _DECODERS = {name: msgspec.msgpack.Decoder(rows) for name, rows in _SECTIONS.items()}
@@ -84,14 +84,14 @@ def snapshot(state: NamespaceState) -> Iterator[bytes]:
         "reaped", ((*who, n) for who, numbers in ledger.reaped.items() for n in numbers)
     )
     yield from _chunks(
-        "sessions", ((number, known.newest) for number, known in sessions._sessions.items())
+        "sessions", ((number, *known.bare) for number, known in sessions._sessions.items())
     )
     yield from _chunks(
         "answers",
         (
             (number, sequence, answer)
             for number, known in sessions._sessions.items()
-            for sequence, answer in known.answers.items()
+            for sequence, answer in known.items()
         ),
     )
 
@@ -103,11 +103,14 @@ def _counters(state: NamespaceState) -> list[int]:
         state.elapsed_ms,
         state.lost_ms,
         state.bytes_inline,
+        state.bytes_max,
         state.roster_version,
         state._last_file,
         state.sessions._last,
         state.tree.root.mtime_ms,
         state.doomed.files,
+        state.doomed.directories,
+        state.doomed.name_bytes,
         ledger.live_bytes,
         ledger.payload_bytes,
         ledger.stored_bytes,
@@ -176,11 +179,14 @@ class Restorer:
             state.elapsed_ms,
             state.lost_ms,
             state.bytes_inline,
+            state.bytes_max,
             state.roster_version,
             state._last_file,
             state.sessions._last,
             state.tree.root.mtime_ms,
             state.doomed.files,
+            state.doomed.directories,
+            state.doomed.name_bytes,
             ledger.live_bytes,
             ledger.payload_bytes,
             ledger.stored_bytes,
@@ -198,6 +204,7 @@ class Restorer:
         # The tree comes later and gives them their names; this keeps their order.
         for (record,) in rows:
             self._state.files[record.id] = File("", record)
+            self._state.extents += len(record.extents)
 
     def _tree(self, rows: _Tree) -> None:
         directories, files = self._directories, self._state.files
@@ -242,11 +249,10 @@ class Restorer:
         for slot, incarnation, counter in rows:
             self._state.ledger.reaped.setdefault((slot, incarnation), set()).add(counter)
 
-    def _sessions(self, rows: list[tuple[int, int]]) -> None:
-        for number, newest in rows:
-            known = self._state.sessions._sessions[number] = _Session()
-            known.newest = newest
+    def _sessions(self, rows: list[tuple[int, int, int, int, int]]) -> None:
+        for number, *bare in rows:
+            self._state.sessions.add(number, _Session(*bare))
 
     def _answers(self, rows: _Answers) -> None:
         for number, sequence, answer in rows:
-            self._state.sessions._sessions[number].answers[sequence] = answer
+            self._state.sessions.record(number, sequence, answer)

@@ -12,15 +12,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diskless import paths
-from diskless.errors import BadRequest, DisklessError, StaleShards, UploadLost
+from diskless.config import format_bytes
+from diskless.errors import (
+    BadRequest,
+    CapacityExceeded,
+    DisklessError,
+    StaleShards,
+    UploadLost,
+)
 from diskless.model import AgentInfo, Extent, FileRecord, Place, Stripe, slot_name
 from diskless.namespace import commands as c
+from diskless.namespace import weights
 from diskless.namespace.doomed import Doomed
 from diskless.namespace.health import Health
 from diskless.namespace.ledger import Ledger
 from diskless.namespace.paged import Paged
-from diskless.namespace.sessions import Sessions
-from diskless.namespace.tree import Directory, File, Node, Tree
+from diskless.namespace.sessions import Mutation, Sessions, refused_before
+from diskless.namespace.tree import Directory, File, Node, Tree, rename_bytes
 from diskless.repair import condition
 
 
@@ -41,8 +49,9 @@ class Summary(Struct, frozen=True, array_like=True):
 Offered = dict[str, Stripe | DisklessError]
 """The stripes of a command by id; an error says why one cannot be used."""
 
-FILE_OVERHEAD_BYTES = 512
-"""What Python's objects for a file's record and node take."""
+SESSION_SPARE = 8
+"""Sessions may take the namespace this part of its limit beyond it: whoever wants to delete
+something from a full one must be able to begin."""
 
 DEMOTE_BYTES_MIN = 4 * 1024
 """Inline files larger than this are listed for demotion into stripes."""
@@ -69,6 +78,8 @@ class NamespaceState:
         self.elapsed_ms = 0
         self.lost_ms = 0  # by elapsed time, when an agent's life ended last, or seemed to
         self.bytes_inline = 0  # of what is doomed too
+        self.bytes_max = 0  # by the leader's last word; 0: no limit is set yet
+        self.extents = 0  # of all files
         self.demotable_ms: dict[int, int] = {}  # larger inline files, since when, oldest first
         self.roster_version = 0
         self._boots: dict[int, dict[str, int]] = {}  # slot -> boot -> incarnation
@@ -90,9 +101,9 @@ class NamespaceState:
             case c.Commit():
                 return self._commit(command)
             case c.Mkdirs() | c.Rename() | c.Delete():
-                return (self._once(command.session, command.sequence, lambda: self._edit(command)),)
+                return (self._once(command, lambda: self._edit(command)),)
             case c.OpenSession():
-                return (c.Done(self.sessions.open()),)
+                return (self._open_session(),)
             case c.Relocate():
                 return (self._relocate(command),)
             case c.MoveShards(moves):
@@ -114,33 +125,74 @@ class NamespaceState:
                 return (self._agent_slow(slot, incarnation, slow),)
             case c.Drain(slot, draining):
                 return (self._drain(slot, draining),)
+            case c.Limit(bytes_max):
+                changed, self.bytes_max = bytes_max != self.bytes_max, bytes_max
+                return (c.Done(changed=changed),)
         return (c.Done(),)
 
-    def _once(self, session: int, sequence: int, run: Callable[[], c.Result]) -> c.Result:
+    def _once(self, command: Mutation, run: Callable[[], c.Result]) -> c.Result:
         """Runs a client's mutation unless it has been answered before.
 
         Refusals that a repeat may overcome, by new shards, are not recorded.
         """
         try:
-            known = self.sessions.answer(session, sequence)
+            known = self.sessions.answer(
+                command.session, command.sequence, elapsed_ms=self.elapsed_ms
+            )
         except DisklessError as error:
             return c.Refused.of(error)
         if known is not None:
-            return known
+            return known if isinstance(known, c.Done) else refused_before(known.reason, command)
         try:
             result = run()
         except DisklessError as error:
             result = c.Refused.of(error)
             if error.retryable or isinstance(error, UploadLost):
                 return result
-        self.sessions.record(session, sequence, result)
+        self.sessions.record(command.session, command.sequence, result)
         return result
+
+    def _open_session(self) -> c.Result:
+        spare = self.bytes_max // SESSION_SPARE
+        if self._lacks_room(weights.SESSION_BYTES - spare):
+            return c.Refused.of(
+                CapacityExceeded(
+                    f"{len(self.sessions)} clients have sessions and the namespace "
+                    f"{self._fullness()}: delete files, or start the cluster with more --memory"
+                )
+            )
+        return c.Done(self.sessions.open(elapsed_ms=self.elapsed_ms))
+
+    # -- memory -----------------------------------------------------------------
+
+    @property
+    def bytes_used(self) -> int:
+        """How much memory the namespace takes."""
+        return sum(weights.by_kind(self).values())
+
+    def _lacks_room(self, growth: int) -> bool:
+        return 0 < self.bytes_max < self.bytes_used + growth
+
+    def _check_room(self, growth: int, path: str) -> None:
+        """Raises CapacityExceeded. Only for what clients add: deletes, repair and all that
+        keeps the cluster whole are never refused for lack of room."""
+        if self._lacks_room(growth):
+            raise CapacityExceeded(
+                f"{path}: the namespace {self._fullness()}: delete files, "
+                "or start the cluster with more --memory"
+            )
+
+    def _fullness(self) -> str:
+        return (
+            f"takes {format_bytes(self.bytes_used)} of the {format_bytes(self.bytes_max)} that "
+            "agents have room for"
+        )
 
     def _commit(self, command: c.Commit) -> tuple[c.Result, ...]:
         offered = self._examine(command.stripes)
 
         def run(put: c.Put) -> c.Result:
-            return self._once(put.session, put.sequence, lambda: self._put(put, offered))
+            return self._once(put, lambda: self._put(put, offered))
 
         return tuple(run(put) for put in command.puts)
 
@@ -201,6 +253,10 @@ class NamespaceState:
             if clash and clash & paths.above([file.path]):
                 raise BadRequest(f"{file.path} lies below another file of the request")
             self._check_content(file, offered)
+        if self.bytes_max:
+            used = {extent.stripe for file in put.files for extent in file.extents}
+            stripes = [s for id_ in used if isinstance(s := offered[id_], Stripe)]
+            self._check_room(weights.put_bytes(put.files, stripes), put.files[0].path)
 
     def _check_content(self, file: c.NewFile, offered: Offered) -> None:
         if (file.inline is None) != bool(file.extents):
@@ -219,8 +275,11 @@ class NamespaceState:
         now_ms = self.clock_ms
         match command:
             case c.Mkdirs(path=path):
+                if self.tree.find(path) is None:
+                    self._check_room(weights.path_bytes(path), path)
                 return c.Done(changed=self.tree.mkdirs(path, now_ms=now_ms))
             case c.Rename(source=source, target=target, overwrite=overwrite):
+                self._check_rename(source, target)
                 replaced = self.tree.rename(source, target, overwrite=overwrite, now_ms=now_ms)
                 self._let_go([replaced] if replaced else [])
                 return c.Done()
@@ -228,6 +287,14 @@ class NamespaceState:
                 gone = self.tree.delete(path, recursive=recursive, now_ms=now_ms)
                 self._give_up(gone)
                 return c.Done(changed=gone is not None)
+
+    def _check_rename(self, source: str, target: str) -> None:
+        """A longer name takes room, unless what it replaces frees some."""
+        node, old = self.tree.find(source), self.tree.find(target)
+        if node is not None and old is None:
+            growth = rename_bytes(node, target.rpartition("/")[2])
+            if growth > 0:
+                self._check_room(growth, target)
 
     def _give_up(self, node: Node | None) -> None:
         """Lets go of what was detached: at once if it is little, else by and by."""
@@ -250,6 +317,7 @@ class NamespaceState:
                 self.ledger.define(stripe)
         self.files[record.id] = file
         self.bytes_inline += len(record.inline or b"")
+        self.extents += len(record.extents)
         if record.inline is not None and record.size > DEMOTE_BYTES_MIN:
             self.demotable_ms[record.id] = self.elapsed_ms
         self.ledger.add(record.id, record.extents)
@@ -260,6 +328,7 @@ class NamespaceState:
                 del self.files[record.id]
             self.demotable_ms.pop(record.id, None)
             self.bytes_inline -= len(record.inline or b"")
+            self.extents -= len(record.extents)
             self.ledger.release(record.id, record.extents, elapsed_ms=self.elapsed_ms)
 
     def _relocate(self, command: c.Relocate) -> c.Result:
@@ -366,11 +435,6 @@ class NamespaceState:
     def bytes_logical(self) -> int:
         """Of all files that a path leads to."""
         return self.tree.root.bytes
-
-    @property
-    def bytes_used(self) -> int:
-        """About how much memory the namespace takes."""
-        return self.bytes_inline + FILE_OVERHEAD_BYTES * len(self.files)
 
     # -- reads ------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from diskless.errors import (
     PathIsFile,
 )
 from diskless.model import FileRecord
+from diskless.namespace.weights import name_bytes
 
 
 class File(Struct, eq=False, gc=False):
@@ -42,6 +43,7 @@ class Directory:
         "files",
         "mtime_ms",
         "name",
+        "name_bytes",
         "parent",
     )
 
@@ -54,6 +56,7 @@ class Directory:
         self.files = 0
         self.directories = 1  # itself
         self.bytes = 0
+        self.name_bytes = 0  # of all below it, not its own
 
     def attach(self, node: "Node", *, now_ms: int) -> None:
         """Adds an entry under its name, which must be free."""
@@ -87,20 +90,22 @@ class Directory:
         assert new.name == old.name
         self.children[new.name] = new
         self.mtime_ms = now_ms
-        self._grow(0, 0, new.record.size - old.record.size)
+        self._grow(0, 0, new.record.size - old.record.size, 0)
 
     def _count(self, node: "Node", sign: int) -> None:
         if isinstance(node, File):
-            self._grow(sign, 0, sign * node.record.size)
+            self._grow(sign, 0, sign * node.record.size, sign * name_bytes(node.name))
         else:
-            self._grow(sign * node.files, sign * node.directories, sign * node.bytes)
+            names = node.name_bytes + name_bytes(node.name)
+            self._grow(sign * node.files, sign * node.directories, sign * node.bytes, sign * names)
 
-    def _grow(self, files: int, directories: int, size: int) -> None:
+    def _grow(self, files: int, directories: int, size: int, names: int) -> None:
         at: Directory | None = self
         while at is not None:
             at.files += files
             at.directories += directories
             at.bytes += size
+            at.name_bytes += names
             at = at.parent
 
     def names(self) -> list[str]:
@@ -111,6 +116,11 @@ class Directory:
 
 
 Node = File | Directory
+
+
+def rename_bytes(node: Node, name: str) -> int:
+    """How much more a node's name weighs when it is called `name`."""
+    return name_bytes(name) - name_bytes(node.name)
 
 
 class Tree:
@@ -125,6 +135,11 @@ class Tree:
     def directories(self) -> int:
         """How many there are, the root included."""
         return self.root.directories
+
+    @property
+    def name_bytes(self) -> int:
+        """What the names of all files and directories weigh."""
+        return self.root.name_bytes
 
     def find(self, path: str) -> Node | None:
         node, missing = self._deepest(paths.split(path))

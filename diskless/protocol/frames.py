@@ -34,6 +34,11 @@ HELLO_BYTES_MAX = 4 * KIB
 RECEIVE_BYTES = 64 * KIB
 """Frames up to this size are cut out of one buffer, many for each recv. The body of a
 larger one is received straight into memory of its own."""
+SPARE_BUFFERS_MAX = 16
+"""Buffers that wait for the next connection that receives something: thousands of idle
+connections have none."""
+
+_spare_buffers: list[memoryview] = []
 
 _HEADER = struct.Struct(">HBBHHQII")
 HEADER_BYTES = _HEADER.size
@@ -151,7 +156,8 @@ class FrameParser:
     says no, the parser is `stalled` and gives nothing more until `grant()`. While it is
     stalled, or while `next()` still has frames to give, no more bytes may be received.
     A frame given out owns its bytes, and is as it was sent: the parser never touches them
-    again. All frames of a stream have the version of its first.
+    again. All frames of a stream have the version of its first. `park()` when there is nothing
+    to do for a while: then it keeps what has come of the next frames, and no buffer.
     """
 
     def __init__(
@@ -163,7 +169,8 @@ class FrameParser:
         self.body_bytes_max = body_bytes_max
         self.stalled = False
         self._admit = admit
-        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self._buffer: memoryview | None = None
+        self._parked = b""
         self._start = 0
         self._end = 0
         self._header: Header | None = None
@@ -175,7 +182,7 @@ class FrameParser:
     @property
     def mid_frame(self) -> bool:
         """Whether part of a frame has come and the rest has not."""
-        return self._header is not None or self._start < self._end
+        return self._header is not None or self._start < self._end or bool(self._parked)
 
     @property
     def version(self) -> int:
@@ -191,11 +198,34 @@ class FrameParser:
         """Where the next bytes belong; never empty."""
         if self._body is not None:
             return self._body[self._filled :]
+        buffer = self._unpark()
         left = self._end - self._start
         if self._start:
-            self._buffer[:left] = self._buffer[self._start : self._end]
+            buffer[:left] = buffer[self._start : self._end]
             self._start, self._end = 0, left
-        return self._buffer[left:]
+        return buffer[left:]
+
+    def park(self) -> int:
+        """Gives the buffer back; returns how many bytes are kept until more come."""
+        if self._buffer is not None:
+            if self._start < self._end:
+                self._parked = bytes(self._buffer[self._start : self._end])
+            if len(_spare_buffers) < SPARE_BUFFERS_MAX:
+                _spare_buffers.append(self._buffer)
+            self._buffer, self._start, self._end = None, 0, 0
+        return len(self._parked)
+
+    def _unpark(self) -> memoryview:
+        if self._buffer is None:
+            try:
+                self._buffer = _spare_buffers.pop()
+            except IndexError:
+                self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+            if self._parked:
+                self._end = len(self._parked)
+                self._buffer[: self._end] = self._parked
+                self._parked = b""
+        return self._buffer
 
     def received(self, count: int) -> None:
         """`count` bytes were put at the front of the last `get_buffer()`."""
@@ -214,6 +244,8 @@ class FrameParser:
         then."""
         if self.stalled:
             return None
+        if self._parked:
+            self._unpark()
         header = self._header
         if header is None:
             if self._end - self._start < HEADER_BYTES:
@@ -232,6 +264,7 @@ class FrameParser:
 
     def _begin(self) -> Header | None:
         """Takes the header of the next frame, and gives it if its body is admitted."""
+        assert self._buffer is not None
         header = unpack_header(self._buffer, self._start)
         if self._version is not None and header.version != self._version:
             raise BadFrame(f"version is {header.version} after frames of version {self._version}")
@@ -250,7 +283,9 @@ class FrameParser:
 
     def _take_small(self, header: Header) -> Frame:
         end = self._start + header.checksum_bytes + header.meta_bytes + header.payload_bytes
-        body = memoryview(bytes(self._buffer[self._start : end]))
+        buffer = self._buffer
+        # Without one it is parked, and the frame is only a header.
+        body = memoryview(b"" if buffer is None else bytes(buffer[self._start : end]))
         self._start = end
         return self._cut(header, body)
 
@@ -272,6 +307,7 @@ class FrameParser:
     def _move_to_own_memory(self, body_bytes: int) -> None:
         here = self._end - self._start
         self._body = memoryview(bytearray(body_bytes))
-        self._body[:here] = self._buffer[self._start : self._end]
+        if self._buffer is not None:
+            self._body[:here] = self._buffer[self._start : self._end]
         self._filled = here
         self._start = self._end = 0

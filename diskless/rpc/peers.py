@@ -182,7 +182,7 @@ class Peers:
             boot=answer.boot,
             roster_version=answer.roster_version,
             shards=answer.shards,
-            bytes_used=answer.bytes_used,
+            memory=dict(answer.memory),
             bytes_max=answer.bytes_max,
             messages_sent=answer.messages_sent,
             corrupt_shards_seen=answer.corrupt_shards_seen,

@@ -274,7 +274,7 @@ class AgentServer:
             boot=pulse.boot,
             roster_version=pulse.roster_version,
             shards=pulse.shards,
-            bytes_used=pulse.bytes_used,
+            memory=pulse.memory,
             bytes_max=pulse.bytes_max,
             messages_sent=pulse.messages_sent,
             corrupt_shards_seen=pulse.corrupt_shards_seen,

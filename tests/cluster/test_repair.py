@@ -70,9 +70,7 @@ def repair(cluster: LocalCluster, client: Client, *, margin: int = K) -> None:
 def shard_bytes(cluster: LocalCluster) -> int:
     """What all shards take, without the namespace that voters keep beside them."""
     nodes = cluster.nodes.values()
-    return on_loop(
-        cluster, lambda: sum(n.shards.bytes_used - n.replica.state.bytes_used for n in nodes)
-    )
+    return on_loop(cluster, lambda: sum(n.shards.bytes_used for n in nodes))
 
 
 def wait_protected(client: Client) -> None:

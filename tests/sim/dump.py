@@ -1,5 +1,6 @@
 """A canonical picture of any object: equal pictures mean equal states, order included."""
 
+from array import array
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ def dump(thing: Any) -> Any:
         return _parts(thing, type(thing).__struct_fields__)
     if isinstance(thing, Mapping):
         return [(dump(key), dump(value)) for key, value in thing.items()]
-    if isinstance(thing, list | tuple):
+    if isinstance(thing, list | tuple | array):
         return [dump(item) for item in thing]
     if isinstance(thing, set):
         return sorted(thing)

@@ -20,6 +20,7 @@ from typing import Any
 import uvloop
 from msgspec import Struct
 
+from diskless.agent.memory import Memory
 from diskless.checksum import file_checksum
 from diskless.client.descriptor import Descriptor
 from diskless.config import MIB, Tuning
@@ -78,9 +79,8 @@ class MortalGateway(Gateway):
 
 
 async def start_gateway(backend: Backend, path: Path, **options: Any) -> MortalGateway:
-    gateway = MortalGateway(
-        backend, secret=SECRET, tuning=options.pop("tuning", Tuning()), **options
-    )
+    usual = {"tuning": Tuning(), "memory": Memory(512 * MIB)}
+    gateway = MortalGateway(backend, secret=SECRET, **(usual | options))
     await gateway.start(str(path), "127.0.0.1")
     return gateway
 

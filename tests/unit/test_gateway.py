@@ -7,6 +7,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from diskless.agent.memory import Memory
 from diskless.config import KIB, MIB, Tuning
 from diskless.errors import DisklessError, LaunchFailed, NoQuorum, NotFound, NotLeader
-from diskless.gateway.connection import REPLY_BYTES_MAX, REQUESTS_MAX, WRITE_BYTES_HIGH
-from diskless.gateway.server import Answer
+from diskless.gateway.connection import REPLY_BYTES_MAX, REQUESTS_MAX, UNSENT_BYTES_HIGH
+from diskless.gateway.server import REPLIES_SHARE, Answer
 from diskless.model import Extent
 from diskless.protocol import messages as m
 from diskless.protocol.frames import (
@@ -154,8 +156,8 @@ def idle(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     if hasattr(harness, "gateway"):
         harness.open_gate()
         harness.thread.run(harness.gateway.stop())
-        assert harness.gateway.budget.reserved == 0
         assert harness.gateway.requests_in_flight == 0
+        wait_until(lambda: not any(harness.gateway._weigh().values()), "nothing is held")
     harness.thread.close()
 
 
@@ -325,9 +327,9 @@ def test_a_client_that_vanishes_inside_a_payload_gives_its_room_back(harness):
     client.socket.sendall(
         pack_header(Kind.WRITE, 1, meta_bytes=30, payload_bytes=PAYLOAD_BYTES_MAX) + b"x" * 99
     )
-    wait_until(lambda: harness.gateway.budget.reserved > 0, "the body is reserved")
+    wait_until(lambda: harness.gateway.requests.reserved > 0, "the body is reserved")
     client.close()
-    wait_until(lambda: harness.gateway.budget.reserved == 0, "the room is free")
+    wait_until(lambda: harness.gateway.requests.reserved == 0, "the room is free")
 
 
 def test_a_client_that_falls_silent_inside_a_frame_is_closed(idle):
@@ -462,7 +464,7 @@ def test_all_connections_together_hold_no_more_payload_than_the_budget(idle):
     threads = [threading.Thread(target=send, args=(client,)) for client in clients]
     for thread in threads:
         thread.start()
-    wait_until(lambda: idle.gateway.budget.waiting >= 2, "others wait")
+    wait_until(lambda: idle.gateway.requests.waiting >= 2, "others wait")
     assert idle.still_serves()  # Small requests need no room.
     idle.open_gate()
     for client in clients:
@@ -483,11 +485,11 @@ def test_a_busy_connection_does_not_starve_one_that_waits_for_room(idle):
 
     sender = threading.Thread(target=send_many)
     sender.start()
-    wait_until(lambda: idle.gateway.budget.waiting == 1, "the busy one waits for room")
+    wait_until(lambda: idle.gateway.requests.waiting == 1, "the busy one waits for room")
     modest.socket.settimeout(10)
     other = threading.Thread(target=modest.send, args=(Kind.WRITE, m.Write(2, 0), payload))
     other.start()
-    wait_until(lambda: idle.gateway.budget.waiting == 2, "the modest one waits behind it")
+    wait_until(lambda: idle.gateway.requests.waiting == 2, "the modest one waits behind it")
     idle.open_gate()
     assert modest.receive()[0].kind == Kind.DONE
     for _ in range(12):
@@ -507,7 +509,7 @@ def test_a_slow_reader_stops_its_own_requests_and_not_the_agents_memory(request,
     meta = m.encode(m.Read([Extent("s", 0, MIB)]))
     frames = [pack_header(Kind.READ, number, meta_bytes=len(meta)) for number in range(reads)]
     client.socket.sendall(b"".join(header + meta for header in frames))
-    limit = (REPLY_BYTES_MAX + WRITE_BYTES_HIGH) // MIB + 1
+    limit = REPLY_BYTES_MAX // MIB + 1
     wait_until(lambda: harness.backend.started >= 3, "some are read")
     assert all(harness.still_serves() for _ in range(20))
     assert harness.backend.started - 20 <= limit + 1
@@ -593,3 +595,77 @@ def test_counters_count_frames_and_bytes(harness):
     assert counters.bytes_out > 48
     wait_until(lambda: counters.connections == 0, "the connection is gone")
     assert counters.connections_total == 1
+
+
+# Replies that nobody fetches.
+
+
+def unsent_bytes(harness: Harness) -> int:
+    """What the gateway's transports hold for clients that do not read."""
+
+    async def add_up() -> int:
+        connections = list(harness.gateway._connections)
+        return sum(c._transport.get_write_buffer_size() for c in connections)
+
+    return int(harness.thread.run(add_up()))
+
+
+def ask_for(client: RawClient, *, reads: int) -> None:
+    meta = m.encode(m.Read([Extent("s", 0, MIB)]))
+    frames = [pack_header(Kind.READ, number, meta_bytes=len(meta)) for number in range(reads)]
+    client.socket.sendall(b"".join(header + meta for header in frames))
+
+
+def test_many_clients_that_never_fetch_hold_a_part_of_the_memory_and_not_for_ever(idle, caplog):
+    """Sixty that ask for 50 MiB each, at an agent of 64 MiB."""
+    memory = Memory(64 * MIB)
+    idle.start(memory=memory, reply_timeout_s=0.5)
+    most = memory.part(REPLIES_SHARE, 64 * MIB)
+    clients = [idle.client() for _ in range(60)]
+    with caplog.at_level(logging.WARNING):
+        for client in clients:
+            ask_for(client, reads=50)
+        wait_until(lambda: idle.gateway.replies.waiting > 30, "the others wait for room")
+        assert MIB < unsent_bytes(idle) <= most + MIB
+        assert memory.by_kind()["replies"] <= most + MIB + 60 * UNSENT_BYTES_HIGH
+        assert idle.still_serves()
+        wait_until(lambda: idle.gateway.counters.connections == 0, "all of them are closed")
+    lines = [line for line in caplog.messages if "replies not fetched" in line]
+    assert len(lines) == 60
+    assert not any(idle.gateway._weigh().values())
+    assert idle.still_serves()
+
+
+def test_a_reader_that_is_slow_but_goes_on_fetching_gets_all_of_it(idle):
+    idle.start(reply_timeout_s=4.0)
+    client = idle.client()
+    ask_for(client, reads=24)
+    for _ in range(24):
+        header, _, payload = client.receive()
+        assert (header.kind, len(payload)) == (Kind.DONE, MIB)
+        threading.Event().wait(0.2)  # What is under test is that time passes.
+
+
+def test_small_replies_that_nobody_fetches_stop_their_client_and_end_it(idle, caplog):
+    idle.start(reply_timeout_s=1.0)
+    client = idle.client()
+    meta = m.encode(m.Stat("/a"))
+    frames = (pack_header(Kind.STAT, 1, meta_bytes=len(meta)) + meta) * 40_000
+    client.socket.settimeout(0.2)
+    with caplog.at_level(logging.WARNING), suppress(OSError):
+        client.socket.sendall(frames)
+    wait_until(lambda: idle.gateway.slow or not idle.gateway.counters.connections, "it is slow")
+    assert unsent_bytes(idle) <= UNSENT_BYTES_HIGH + 64 * KIB
+    wait_until(lambda: idle.gateway.counters.connections == 0, "it is closed")
+    assert any("replies not fetched" in line for line in caplog.messages)
+
+
+def test_idle_connections_keep_no_buffer_and_half_a_frame_only_itself(harness):
+    clients = [harness.client() for _ in range(40)]
+    for client in clients[:10]:
+        client.socket.sendall(pack_header(Kind.STAT, 1, meta_bytes=50) + b'{"path"')
+    wait_until(lambda: harness.gateway.parked_bytes == 10 * 7, "halves of frames have come")
+    assert all(c._parser._buffer is None for c in harness.gateway._connections)
+    clients[0].socket.sendall(b': "/a"' + b" " * 36 + b"}")
+    assert clients[0].receive()[0].kind == Kind.DONE
+    wait_until(lambda: harness.gateway.parked_bytes == 9 * 7, "that one keeps nothing")

@@ -738,6 +738,7 @@ def example_commands(world: World) -> list[c.Command]:
         c.AgentSlow(3, 1, True),
         c.Drain(3, True),
         c.Sweep(100),
+        c.Limit(1 << 40),
     ]
 
 

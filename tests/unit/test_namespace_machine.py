@@ -36,6 +36,7 @@ from diskless.errors import (
 )
 from diskless.model import Extent, FileRecord, HeldShard, Place, Stripe, StripeId
 from diskless.namespace import commands as c
+from diskless.namespace import weights
 from diskless.namespace.ledger import Verdict, stored_bytes
 from diskless.namespace.state import DEMOTE_BYTES_MIN, NamespaceState
 from diskless.namespace.tree import Directory, File
@@ -533,7 +534,8 @@ class NamespaceMachine(RuleBasedStateMachine):
         if any(isinstance(r.error(), StaleShards | UploadLost) for r in refusals(results)):
             return  # not recorded, on purpose: it is a new try
         before = dump(self.state, sessions=False)
-        assert self.apply(command) == results
+        again = self.apply(command)
+        assert [_outcome(result) for result in again] == [_outcome(result) for result in results]
         assert dump(self.state, sessions=False) == before | self.clocks
 
     # -- what always holds --------------------------------------------------------
@@ -578,6 +580,20 @@ class NamespaceMachine(RuleBasedStateMachine):
             r.id for r in records if r.inline is not None and r.size > DEMOTE_BYTES_MIN
         )
         assert list(self.state.demotable_ms) == sorted(self.state.demotable_ms), "oldest first"
+
+    @invariant()
+    def what_the_state_weighs_follows_from_what_is_in_it(self) -> None:
+        doomed = self.state.doomed
+        names = [node.name for _, node in walk(self.state.tree.root) if node.name]
+        left = [node for root in doomed.roots for _, node in walk(root)]
+        assert doomed.name_bytes == sum(weights.name_bytes(node.name) for node in left)
+        assert doomed.directories == sum(isinstance(node, Directory) for node in left)
+        stripes = [entry.stripe for entry in self.state.ledger.entries.values()]
+        assert self.state.tree.name_bytes == sum(map(weights.name_bytes, names))
+        assert self.state.extents == sum(len(record.extents) for record in self.records())
+        assert self.state.ledger.places == sum(len(stripe.places) for stripe in stripes)
+        sessions = self.state.sessions
+        assert sessions.bytes_used == sum(s.bytes_used for s in sessions._sessions.values())
 
     @invariant()
     def a_file_has_its_size_in_exactly_one_kind_of_place(self) -> None:
@@ -634,6 +650,11 @@ class NamespaceMachine(RuleBasedStateMachine):
     @invariant()
     def the_twin_behind_the_wire_is_equal(self) -> None:
         assert dump(self.state) == dump(self.twin)
+
+
+def _outcome(result: c.Result) -> object:
+    """What a repeat must be told again: of a refusal, its reason."""
+    return result if isinstance(result, c.Done) else result.reason
 
 
 def refusals(results: tuple[c.Result, ...]) -> list[c.Refused]:

@@ -1,13 +1,15 @@
 """The table of answers: a repeat is answered and not run, and what is forgotten never runs."""
 
+import random
 from collections.abc import Callable
 
 import pytest
 
-from diskless.errors import AlreadyExists, SessionExpired, StaleShards, UploadLost
+from diskless.config import KIB
+from diskless.errors import AlreadyExists, NotFound, SessionExpired, StaleShards, UploadLost
 from diskless.model import Extent
 from diskless.namespace import commands as c
-from diskless.namespace.sessions import ANSWERS_PER_SESSION, SESSIONS_MAX, Sessions
+from diskless.namespace.sessions import ANSWERS_PER_SESSION, SESSION_IDLE_S, Sessions
 from tests.unit.test_namespace_world import World, agent_up, dump, file_in, inline_file
 
 
@@ -75,7 +77,10 @@ def test_a_repeat_of_a_refused_command_is_refused_even_if_it_could_run_now(
     assert isinstance(first, c.Refused)
     world.delete("/", recursive=True)
     before = dump(world.state, sessions=False)
-    assert world.apply(command) == (first,)
+    (again,) = world.apply(command)
+    assert isinstance(again, c.Refused)
+    assert again.reason == first.reason
+    assert any(path in again.message for path in ("/file", "/dir"))  # what it was about
     assert dump(world.state, sessions=False) == before
 
 
@@ -101,7 +106,9 @@ def test_each_put_of_a_commit_has_its_own_answer_in_a_repeat_too(world: World) -
     puts = tuple(world.put_of(inline_file(path)) for path in ["/a", "/taken", "/b"])
     results = world.apply(c.Commit((), puts))
     assert [type(result) for result in results] == [c.Done, c.Refused, c.Done]
-    assert world.apply(c.Commit((), puts[::-1])) == results[::-1]
+    again = world.apply(c.Commit((), puts[::-1]))
+    assert (again[0], again[2]) == (results[2], results[0])
+    assert again[1] == c.Refused("AlreadyExists", "/taken exists already")
 
 
 # Refusals that new shards may overcome
@@ -185,29 +192,89 @@ def test_a_refused_repeat_does_not_move_the_window(world: World) -> None:
 
 def test_a_session_remembers_a_bounded_number_of_answers() -> None:
     sessions = Sessions()
-    number = sessions.open()
+    number = sessions.open(elapsed_ms=0)
+    most_bytes = 0
     for sequence in range(1, 5 * ANSWERS_PER_SESSION):
-        assert sessions.answer(number, sequence) is None
+        assert sessions.answer(number, sequence, elapsed_ms=0) is None
         sessions.record(number, sequence, c.Done(sequence))
-        assert len(sessions._sessions[number].answers) < 2 * ANSWERS_PER_SESSION
+        most_bytes = max(most_bytes, sessions.bytes_used)
         oldest = max(1, sequence - ANSWERS_PER_SESSION + 1)
-        assert sessions.answer(number, oldest) == c.Done(oldest)
+        assert sessions.answer(number, oldest, elapsed_ms=0) == c.Done(oldest)
+    assert most_bytes < 40 * KIB
     newest = 5 * ANSWERS_PER_SESSION - 1
     for sequence in range(newest - ANSWERS_PER_SESSION + 1, newest + 1):
-        assert sessions.answer(number, sequence) == c.Done(sequence)
+        assert sessions.answer(number, sequence, elapsed_ms=0) == c.Done(sequence)
     with pytest.raises(SessionExpired, match="too old"):
-        sessions.answer(number, newest - ANSWERS_PER_SESSION)
+        sessions.answer(number, newest - ANSWERS_PER_SESSION, elapsed_ms=0)
 
 
-def test_the_least_recently_used_session_makes_room_for_a_new_one() -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_a_session_answers_as_a_plain_table_would_in_any_order(seed: int) -> None:
+    """Numbers come late, are skipped, jump ahead; some are refused."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    sessions, plain, newest = Sessions(), dict[int, c.Result](), 0
+    number = sessions.open(elapsed_ms=0)
+    for turn in range(3000):
+        jump = rng.choice([1, 1, 1, 2, 40, 700, 10**9 if turn % 500 == 0 else 1])
+        sequence = newest + jump if rng.random() < 0.7 else newest - rng.randrange(600)
+        if sequence <= newest - ANSWERS_PER_SESSION:
+            with pytest.raises(SessionExpired):
+                sessions.answer(number, sequence, elapsed_ms=0)
+            continue
+        found = sessions.answer(number, sequence, elapsed_ms=0)
+        assert found == plain.get(sequence)
+        if found is None:
+            done = c.Done(rng.randrange(2**40), rng.randrange(2**44), rng.random() < 0.5)
+            result: c.Result = c.Refused("NotFound", "") if rng.random() < 0.2 else done
+            sessions.record(number, sequence, result)
+            plain[sequence] = result
+            newest = max(newest, sequence)
+        (session,) = sessions._sessions.values()
+        assert sessions.bytes_used == session.bytes_used
+    kept = dict(session.items())
+    assert kept == {n: plain[n] for n in kept}
+
+
+def test_however_many_come_nobody_who_waits_is_expired() -> None:
     sessions = Sessions()
-    numbers = [sessions.open() for _ in range(SESSIONS_MAX)]
-    assert sessions.answer(numbers[0], 1) is None  # used, so the second is the oldest now
-    sessions.open()
-    assert len(sessions) == SESSIONS_MAX
-    assert sessions.answer(numbers[0], 1) is None
+    numbers = [sessions.open(elapsed_ms=0) for _ in range(5000)]
+    assert len(sessions) == 5000
+    for number in numbers:
+        assert sessions.answer(number, 1, elapsed_ms=1000 * SESSION_IDLE_S - 1) is None
+
+
+def test_a_session_that_is_not_used_for_long_ends_and_one_that_is_does_not() -> None:
+    sessions = Sessions()
+    idle, used = sessions.open(elapsed_ms=0), sessions.open(elapsed_ms=0)
+    late_ms = 1000 * SESSION_IDLE_S
+    assert sessions.answer(used, 1, elapsed_ms=late_ms - 1) is None
+    sessions.open(elapsed_ms=late_ms)
+    assert sessions.answer(used, 1, elapsed_ms=late_ms) is None
     with pytest.raises(SessionExpired, match="reconnect"):
-        sessions.answer(numbers[1], 1)
+        sessions.answer(idle, 1, elapsed_ms=late_ms)
+    assert len(sessions) == 2
+
+
+def test_what_sessions_weigh_is_given_back_with_them() -> None:
+    sessions = Sessions()
+    for _ in range(100):
+        number = sessions.open(elapsed_ms=0)
+        sessions.record(number, 1, c.Refused("NotFound", "x" * 4096))
+    late_ms = 1000 * SESSION_IDLE_S
+    for _ in range(100):
+        sessions.open(elapsed_ms=late_ms)
+    fresh = Sessions()
+    for _ in range(100):
+        fresh.open(elapsed_ms=0)
+    assert (len(sessions), sessions.bytes_used) == (100, fresh.bytes_used)
+
+
+def test_a_refusal_is_remembered_in_a_few_bytes_however_long_its_path(world: World) -> None:
+    before = world.state.sessions.bytes_used
+    path = "/" + "x" * 4000
+    assert world.refusal(world.rename_of(path, "/a")) is NotFound
+    assert world.state.sessions.bytes_used - before < 200
 
 
 def test_an_expired_session_never_runs_again_and_its_number_is_not_given_out(
@@ -215,7 +282,8 @@ def test_an_expired_session_never_runs_again_and_its_number_is_not_given_out(
 ) -> None:
     command = world.commit_of(inline_file("/a"), overwrite=True)
     world.do(command)
-    opened = {world.do(c.OpenSession()).number for _ in range(SESSIONS_MAX)}
+    world.elapsed_ms += 1000 * SESSION_IDLE_S
+    opened = {world.do(c.OpenSession()).number for _ in range(10)}
     assert world.session not in opened
     world.session = max(opened)
     world.put("/a", b"newer", overwrite=True)

@@ -11,6 +11,7 @@ from typing import Any
 from diskless.errors import DisklessError
 from diskless.model import AgentInfo, Extent, Place, Stripe
 from diskless.namespace import commands as c
+from diskless.namespace import weights
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.tree import Directory, Node
 
@@ -194,7 +195,12 @@ def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
         "clock_ms": state.clock_ms,
         "elapsed_ms": state.elapsed_ms,
         "lost_ms": state.lost_ms,
-        "bytes": (state.bytes_logical, state.bytes_inline),
+        "bytes": (state.bytes_logical, state.bytes_inline, state.bytes_max),
+        "weights": {
+            kind: weight
+            for kind, weight in weights.by_kind(state).items()
+            if sessions or kind != "answers"
+        },
         "demotable": list(state.demotable_ms.items()),
         "last_file": state._last_file,
     }  # fmt: skip
@@ -210,8 +216,7 @@ def dump_sessions(state: NamespaceState) -> tuple[Any, ...]:
     """The last number given, and each session, the least recently used first."""
     table = state.sessions
     return table._last, [
-        (number, session.newest, sorted(session.answers.items()))
-        for number, session in table._sessions.items()
+        (number, session.bare, list(session.items())) for number, session in table._sessions.items()
     ]
 
 
@@ -222,16 +227,16 @@ def test_the_dump_shows_every_part_that_a_state_and_its_ledger_have() -> None:
     state = NamespaceState()
     assert set(vars(state)) == {
         "tree", "doomed", "ledger", "health", "sessions", "agents", "files", "clock_ms",
-        "elapsed_ms", "lost_ms", "bytes_inline", "demotable_ms", "roster_version", "_boots",
-        "_last_file", "_sweep_at_once",
+        "elapsed_ms", "lost_ms", "bytes_inline", "bytes_max", "extents", "demotable_ms",
+        "roster_version", "_boots", "_last_file", "_sweep_at_once",
     }  # fmt: skip
     assert set(vars(state.ledger)) == {
         "entries", "freed_ms", "doubted_ms", "fences", "reaped", "partly_dead", "health",
-        "live_bytes", "payload_bytes", "stored_bytes", "_last_number",
+        "places", "live_bytes", "payload_bytes", "stored_bytes", "_last_number",
     }  # fmt: skip
     assert set(vars(state.tree)) == {"root"}
-    assert set(vars(state.doomed)) == {"roots", "files"}
-    assert set(vars(state.sessions)) == {"_sessions", "_last"}
+    assert set(vars(state.doomed)) == {"roots", "files", "directories", "name_bytes"}
+    assert set(vars(state.sessions)) == {"_sessions", "_last", "bytes_used"}
 
 
 def test_an_empty_namespace_has_a_root_and_nothing_else() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from diskless.agent.memory import Memory
 from diskless.agent.shards import ShardStore
 from diskless.checksum import BLOCK_BYTES, block_checksums, seed
 from diskless.errors import CapacityExceeded, NotFound
@@ -14,7 +15,7 @@ NAME = ("0.1.1", 2)
 
 @pytest.fixture
 def shards() -> ShardStore:
-    made = ShardStore(bytes_max=1 << 20, now_s=lambda: 0.0)
+    made = ShardStore(memory=Memory(1 << 20), now_s=lambda: 0.0)
     made.incarnation = 7
     return made
 
@@ -89,7 +90,7 @@ def test_shards_of_one_stripe_are_reviewed_and_dropped_one_by_one(shards: ShardS
 
 
 def test_replacing_a_damaged_shard_needs_no_room_of_its_own() -> None:
-    tight = ShardStore(bytes_max=len(DATA) + 2000, now_s=lambda: 0.0)
+    tight = ShardStore(memory=Memory(8 * (len(DATA) + 2000) // 7), now_s=lambda: 0.0)
     tight.incarnation = 1
     store(tight)
     damage(tight)
@@ -123,7 +124,7 @@ def test_a_shard_that_is_stored_again_for_a_move_is_reviewed_again(shards: Shard
 def test_all_shards_are_doubted_some_at_a_time() -> None:
     """Each is reviewed once, new ones in their own time, and what is gone not at all."""
     now_s = 0.0
-    shards = ShardStore(bytes_max=10 << 20, now_s=lambda: now_s)
+    shards = ShardStore(memory=Memory(10 << 20), now_s=lambda: now_s)
     shards.incarnation = 1
 
     def keep(stripe: str) -> None:
@@ -155,7 +156,7 @@ def test_all_shards_are_doubted_some_at_a_time() -> None:
 
 def test_what_was_doubted_and_not_confirmed_is_asked_about_again() -> None:
     now_s = 0.0
-    shards = ShardStore(bytes_max=10 << 20, now_s=lambda: now_s)
+    shards = ShardStore(memory=Memory(10 << 20), now_s=lambda: now_s)
     shards.incarnation = 1
     store(shards)
     shards.confirm(HeldShard(*NAME, 0))

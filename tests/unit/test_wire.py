@@ -126,7 +126,8 @@ def test_batches_without_payload_are_plain_protobuf(commands: list[tuple[int, by
 def test_a_beat_and_its_answer_round_trip() -> None:
     beat = membership_pb2.Beat(id=1, leader=2, roster_version=3, roster=b"r", inline_room=True)
     hold = membership_pb2.Hold(slot=1, incarnation=2, counter=2**40)
-    answer = membership_pb2.BeatAnswer(id=1, boot="b", bytes_used=2**40, holds=[hold])
+    memory = {"shards": 2**40, "log": 0}
+    answer = membership_pb2.BeatAnswer(id=1, boot="b", memory=memory, holds=[hold])
     assert items(MEMBERSHIP.calls, MEMBERSHIP.calls.join([(beat, None)])) == [(beat, b"")]
     assert items(MEMBERSHIP.answers, MEMBERSHIP.answers.join([(answer, None)])) == [(answer, b"")]
 

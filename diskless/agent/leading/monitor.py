@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from diskless.agent.leading.slowness import Slowness
 from diskless.agent.membership import Member
+from diskless.agent.memory import namespace_limit
 from diskless.agent.ports import Beat, LeaderPeers, Pulse
 from diskless.agent.replica import Replica
 from diskless.agent.roster import Roster
@@ -75,6 +76,7 @@ class Monitor:
             woke_s = now_s
             self._roster.inline_room = self._inline_room()
             await self._note_self()
+            await self._limit_namespace()
             for agent in list(self._replica.state.agents.values()):
                 if agent.slot != self._slot and agent.slot not in self._beating:
                     self._beating[agent.slot] = asyncio.create_task(self._beat(agent))
@@ -93,6 +95,19 @@ class Monitor:
                 self._slowness.forget(self._slot)
             else:
                 await self._weigh(mine, began_s=now_s, ended_s=now_s)
+
+    async def _limit_namespace(self) -> None:
+        """Has all voters refuse what would make the namespace too large for one of them."""
+        state, mine = self._replica.state, self.pulses[self._slot]
+        voters = [self.pulses[slot] for slot in range(self._replica.voters) if slot in self.pulses]
+        limit = namespace_limit(
+            bytes_max=mine.bytes_max,
+            namespace_bytes=state.bytes_used,
+            voters=[pulse.memory for pulse in voters],
+            before=state.bytes_max,
+        )
+        if limit != state.bytes_max:
+            await self._try(c.Limit(limit))
 
     async def _pause(self, interval_s: float) -> None:
         self._wake.clear()

@@ -74,6 +74,8 @@ class Reporter:
             bytes_logical=state.bytes_logical,
             bytes_stored=state.ledger.stored_bytes + settings.voters * state.bytes_inline,
             bytes_inline=state.bytes_inline,
+            bytes_namespace=state.bytes_used,
+            bytes_namespace_max=state.bytes_max,
             stripes_freed=len(state.ledger.freed_ms),
             sessions=len(state.sessions),
             grpc_messages=sum(pulse.messages_sent for pulse in self._pulses.values()),
@@ -154,6 +156,7 @@ class Reporter:
             shards=pulse.shards if pulse else 0,
             bytes_used=pulse.bytes_used if pulse else 0,
             bytes_max=self._settings.memory_bytes,
+            memory=pulse.memory if pulse else {},
             shards_placed=self._state.health.shards_placed[slot],
             loop_lag=_lag(pulse),
         )

@@ -197,6 +197,15 @@ class Replica(Paced):
             lags=lags,
         )
 
+    def bytes_held(self) -> int:
+        """By the log, commands that wait for a round, and entries that are being copied."""
+        copied = self._catchup.entries_bytes if self._catchup is not None else 0
+        return self.log.bytes + self._pending_bytes + copied
+
+    def staged(self) -> StateMachine | None:
+        """The machine that a snapshot is being copied into, beside `machine`."""
+        return self._catchup.machine if self._catchup is not None else None
+
     def needs(self, now_ms: int) -> str | None:
         """One line on what keeps this voter from serving, or None if nothing does."""
         name = slot_name(self.slot)

@@ -33,6 +33,7 @@ class Catchup:
     kept: int
     target: int
     entries: list[Entry] = field(default_factory=list)
+    entries_bytes: int = 0
     commit: int = 0
     attempt: int = 0
     asked_ms: int = NEVER

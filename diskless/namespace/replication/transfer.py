@@ -8,6 +8,7 @@ until then it can still answer for what it had.
 from diskless.namespace.replication import messages as m
 from diskless.namespace.replication.core import OPERATIONAL, Status
 from diskless.namespace.replication.effects import Restored
+from diskless.namespace.replication.log import entry_bytes
 from diskless.namespace.replication.normal import Normal
 from diskless.namespace.replication.staging import NEVER, Catchup, Gift, Purpose
 
@@ -73,6 +74,7 @@ class Transfer(Normal):
         if skip < 0 or (message.entries and skip >= len(message.entries)):
             return
         catchup.entries.extend(message.entries[skip:])
+        catchup.entries_bytes += sum(map(entry_bytes, message.entries[skip:]))
         catchup.commit = max(catchup.commit, message.commit)
         catchup.tries = 0
         if catchup.last >= catchup.target:
@@ -142,7 +144,7 @@ class Transfer(Normal):
         if message.last:
             catchup.donor = None
             catchup.own = catchup.kept
-            catchup.kept, catchup.entries = message.op, []
+            catchup.kept, catchup.entries, catchup.entries_bytes = message.op, [], 0
             catchup.base_time_ms = message.time_ms
             catchup.base_elapsed_ms = message.elapsed_ms
             catchup.commit = max(catchup.commit, message.op)
