@@ -34,6 +34,7 @@ class Routes:
         self.leader: int | None = None
         self._salt = salt
         self._is_local = is_local
+        self._failed_at: dict[str, float] = {}
         self._failed_until: dict[str, float] = {}
         self._skip_s: dict[str, float] = {}
         self._version: int | None = None
@@ -88,7 +89,7 @@ class Routes:
         for peer in self._preferred:
             if not self._failed_lately(peer, now):
                 return peer
-        return min(self._preferred, key=lambda peer: self._failed_until.get(address(peer), now))
+        return min(self._preferred, key=lambda peer: self._failed_at.get(address(peer), now))
 
     def all_failed(self) -> bool:
         """Whether no agent has worked since it failed, however long ago that was."""
@@ -98,6 +99,7 @@ class Routes:
 
     def failed(self, peer: Peer, now: float) -> None:
         key = address(peer)
+        self._failed_at[key] = now
         if self._failed_lately(peer, now):
             return  # several requests to it were under way
         self._skip_s[key] = min(2 * self._skip_s.get(key, SKIP_S_MIN / 2), SKIP_S_MAX)
@@ -105,10 +107,12 @@ class Routes:
 
     def hindered(self, peer: Peer, now: float) -> None:
         """It answered that it cannot help for now: another may know more."""
+        self._failed_at[address(peer)] = now
         self._failed_until[address(peer)] = now + HINDERED_S
 
     def worked(self, peer: Peer) -> None:
         if self._failed_until:
+            self._failed_at.pop(address(peer), None)
             self._failed_until.pop(address(peer), None)
             self._skip_s.pop(address(peer), None)
 

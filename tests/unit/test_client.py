@@ -180,6 +180,18 @@ def test_an_agent_that_cannot_help_for_now_is_passed_over_for_a_moment():
     assert routes.pick(bulk=False, now=HINDERED_S) == first
 
 
+def test_while_all_have_failed_lately_they_are_asked_in_turn():
+    peers = [Peer(slot, f"h:{slot}", "", "h", True) for slot in range(3)]
+    routes = Routes(peers, salt="")
+    asked = []
+    for step in range(9):
+        peer = routes.pick(bulk=True, now=step / 100)
+        asked.append(peer.slot)
+        routes.failed(peer, step / 100)
+    assert asked[:3] == asked[3:6] == asked[6:]
+    assert set(asked) == {0, 1, 2}
+
+
 def test_an_agent_that_fails_again_and_again_is_passed_over_for_longer_until_it_works():
     peers = [Peer(slot, f"h:{slot}", "", "h", True) for slot in range(3)]
     routes = Routes(peers, salt="")

@@ -64,7 +64,7 @@ private[spark] final class Routes(first: Seq[Peer], salt: String) {
       else preferred.find(peer => peer.slot == leader && !failedLately(peer, now))
     chosen
       .orElse(preferred.find(peer => !failedLately(peer, now)))
-      .getOrElse(preferred.minBy(peer => failures(peer.address).until - now))
+      .getOrElse(preferred.minBy(peer => failures(peer.address).at - now))
   }
 
   /** Whether no agent has worked since it failed, however long ago that was. */
@@ -74,18 +74,21 @@ private[spark] final class Routes(first: Seq[Peer], salt: String) {
 
   def failed(peer: Peer): Unit = synchronized {
     val now = System.nanoTime()
-    if (!failedLately(peer, now)) { // Several requests to it may have been under way.
-      val skip = failures.get(peer.address)
-        .fold(SkipNanosMin)(failure => math.min(2 * failure.skip, SkipNanosMax))
-      failures(peer.address) = Failure(now + skip, skip)
-    }
+    val known = failures.get(peer.address)
+    failures(peer.address) =
+      if (failedLately(peer, now)) known.get.copy(at = now) // Several requests were under way.
+      else {
+        val skip = known.fold(SkipNanosMin)(failure => math.min(2 * failure.skip, SkipNanosMax))
+        Failure(now, now + skip, skip)
+      }
     // Not even after that while: whoever leads now is named by the next reply.
     if (peer.slot == leader) leader = Frames.NoLeader
   }
 
   /** It answered that it cannot help for now: another may know more. */
   def hindered(peer: Peer): Unit = synchronized {
-    failures(peer.address) = Failure(System.nanoTime() + HinderedNanos, SkipNanosMin / 2)
+    val now = System.nanoTime()
+    failures(peer.address) = Failure(now, now + HinderedNanos, SkipNanosMin / 2)
     if (peer.slot == leader) leader = Frames.NoLeader
   }
 
@@ -114,5 +117,5 @@ private[spark] object Routes {
   private val SkipNanosMax = SECONDS.toNanos(16)
   private val RefreshNanos = MILLISECONDS.toNanos(200)
 
-  private final case class Failure(until: Long, skip: Long)
+  private final case class Failure(at: Long, until: Long, skip: Long)
 }
