@@ -268,13 +268,20 @@ class Replica:
         does."""
         if not self.leads:
             raise self._not_leader()
-        answer = self._answer(query)
+        refusal: DisklessError | None = None
+        answer: Any = None
+        try:
+            answer = self._answer(query)
+        except DisklessError as error:
+            refusal = error  # that something is not there is an answer too
         assert self._voter is not None
         # After reading, so that a pause in between cannot make the answer stale.
         if not self._read_allowed(self._voter):
             raise self._no_quorum() or NotLeader(
                 f"{slot_name(self.slot)} has lost touch with the other voters"
             )
+        if refusal is not None:
+            raise refusal
         return answer
 
     def _answer(self, query: q.Query) -> Any:

@@ -101,7 +101,7 @@ def test_a_rolling_restart_restarts_each_agent_once_and_the_leader_last(
 ) -> None:
     before, leader = lives(client), parse_slot(client.status().leader)
     done = program.ok("restart", "--rolling")["restarted"]
-    assert {agent.slot for agent in done} == {f"agent-{slot}" for slot in range(6)}
+    assert {agent["slot"] for agent in done} == {f"agent-{slot}" for slot in range(6)}
     assert done[-1]["slot"] == f"agent-{leader}"
     assert lives(client) == [life + 1 for life in before]
 

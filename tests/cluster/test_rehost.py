@@ -7,8 +7,10 @@ is re-hosted, and then the network is back.
 import pytest
 
 from diskless.config import MIB
+from diskless.errors import NoQuorum, NotLeader
 from diskless.launch.local import LocalCluster
 from diskless.model import Place
+from diskless.namespace import queries as q
 from diskless.node import Node
 from tests.conftest import Connect, StartCluster
 from tests.support import STRIPED, content, eventually, leader, on_loop, wait_until_down
@@ -83,6 +85,23 @@ def test_a_leader_that_is_cut_off_leads_on_and_knows_that_it_may_decide_nothing(
         assert old.replica.leads, "nobody can tell it otherwise"
         new = leader(cluster)
         eventually(lambda: on_loop(cluster, lambda: new.replica.rules))
+    finally:
+        cluster.run(old.stop())
+
+
+def test_a_leader_that_is_cut_off_does_not_say_that_a_file_is_not_there(
+    start: StartCluster, connect: Connect
+) -> None:
+    """What others have acknowledged meanwhile it cannot know."""
+    cluster = start()
+    old = cut_off(cluster, 0)
+    try:
+        eventually(lambda: on_loop(cluster, lambda: not old.replica.rules))
+        connect(cluster).write("/new", b"1")
+        assert old.replica.leads, "nobody can tell it otherwise"
+        for query in (q.Stat("/new"), q.Open("/new"), q.Locate(("0.1.1",)), q.Page("/new", "", 1)):
+            with pytest.raises((NotLeader, NoQuorum)):
+                on_loop(cluster, lambda query=query: old.replica.answer(query))
     finally:
         cluster.run(old.stop())
 

