@@ -8,8 +8,8 @@ are made when somebody asks. What a replica got by a snapshot it has no events o
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from diskless.config import format_bytes
@@ -24,27 +24,27 @@ TEXT_CHARS_MAX = 300
 """Longer ones are cut, so that all events fit in one frame, escaped as they may be."""
 
 
-class _Put(NamedTuple):
+class _Put(Struct, frozen=True, gc=False):
     path: str
     files: int
     bytes: int
 
 
-class _Relocated(NamedTuple):
+class _Relocated(Struct, frozen=True, gc=False):
     files: int
     stripes: int
 
 
-class _Repaired(NamedTuple):
+class _Repaired(Struct, frozen=True, gc=False):
     stripes: int
     shards: int
 
 
-class _Reaped(NamedTuple):
+class _Reaped(Struct, frozen=True, gc=False):
     stripes: int
 
 
-class _Doubted(NamedTuple):
+class _Doubted(Struct, frozen=True, gc=False):
     writers: int
 
 
@@ -63,7 +63,7 @@ _Small = (
 _What = _Put | _Relocated | _Repaired | _Reaped | _Doubted | _Small
 
 
-class _Note(NamedTuple):
+class _Note(Struct, frozen=True, gc=False):
     op: int
     time_ms: int
     elapsed_ms: int
@@ -88,14 +88,15 @@ class EventLog:
         time_ms: int,
         elapsed_ms: int,
     ) -> None:
-        if isinstance(command, c.Sweep):
-            return  # The delete has been noted, and many of these follow a large one.
         if isinstance(command, c.Commit):
-            whats: list[_What] = [_summary(put.files) for put in command.puts]
-        else:
-            whats = [_shortened(command)]
-        for what, result in zip(whats, results, strict=True):
-            self._notes.append(_Note(op, time_ms, elapsed_ms, what, _short(result)))
+            for put, result in zip(command.puts, results, strict=True):
+                self._notes.append(
+                    _Note(op, time_ms, elapsed_ms, _summary(put.files), _short(result))
+                )
+        elif not isinstance(command, c.Sweep):
+            # The delete has been noted, and many sweeps follow a large one.
+            what = _shortened(command)
+            self._notes.append(_Note(op, time_ms, elapsed_ms, what, _short(results[0])))
 
     def after(self, op: int, *, limit: int) -> list[Event]:
         """The newest events of later ops, `limit` at most, oldest first."""

@@ -206,6 +206,11 @@ class Health:
         if self._stale and is_loss:
             self._tally.doubt_one(afresh=settled)
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether `settle` has something to do."""
+        return bool(self._stale)
+
     def settle(self, limit: int = SETTLE_GROUPS) -> bool:
         """Judges some of the groups that are stale; whether none is left."""
         stale = self._stale

@@ -25,6 +25,8 @@ SESSION_IDLE_S = 3600
 """Its client, if it is still there, opens another one and goes on."""
 EXPIRE_AT_ONCE_MAX = 8
 """Sessions that the opening of one may end, so that no command takes long."""
+EXPIRE_EVERY = 64
+"""So many of a session's requests lie between two looks for others that have grown old."""
 
 Mutation = Put | Mkdirs | Rename | Delete
 
@@ -70,19 +72,32 @@ class _Session:
             if answer is not None:
                 yield sequence, answer
 
-    def put(self, sequence: int, result: Result) -> None:
+    def put(self, sequence: int, result: Result) -> int:
+        """Keeps an answer; how much more the session weighs with it."""
+        row, before = self._row, len(self._row)
+        if (
+            type(result) is Done
+            and sequence == self.newest + 1 == self._first + (before >> 1)
+            and before < 4 * ANSWERS_PER_SESSION
+        ):
+            row.append(result.number << 1 | result.changed)  # as nearly always
+            row.append(result.time_ms)
+            self.newest = sequence
+            return ANSWER_BYTES
+        weight = self.bytes_used
         at = self._row_of(sequence)
         if isinstance(result, Done):
-            self._row[at] = result.number << 1 | result.changed
-            self._row[at + 1] = result.time_ms
+            row[at] = result.number << 1 | result.changed
+            row[at + 1] = result.time_ms
         else:
             if self.refusals is None:
                 self.refusals = {}
             self.refusals[sequence] = sys.intern(result.reason)
         if sequence > self.newest:
             self.newest = sequence
-        if len(self._row) > 4 * ANSWERS_PER_SESSION:
+        if len(row) > 4 * ANSWERS_PER_SESSION:
             self._forget_old()
+        return self.bytes_used - weight
 
     def _row_of(self, sequence: int) -> int:
         """Where in `_row` a sequence lies, which is made long enough for it."""
@@ -135,7 +150,8 @@ class Sessions:
 
         Raises SessionExpired when that can no longer be told.
         """
-        self._expire(elapsed_ms, limit=1)
+        if not sequence % EXPIRE_EVERY:
+            self._expire(elapsed_ms, limit=EXPIRE_AT_ONCE_MAX)
         known = self._sessions.get(session)
         if known is None:
             raise SessionExpired(f"session {session} has expired: reconnect")
@@ -147,10 +163,7 @@ class Sessions:
 
     def record(self, session: int, sequence: int, result: Result) -> None:
         """Keeps an answer. The session must be known, as `answer` has just shown."""
-        known = self._sessions[session]
-        before = known.bytes_used
-        known.put(sequence, result)
-        self.bytes_used += known.bytes_used - before
+        self.bytes_used += self._sessions[session].put(sequence, result)
 
     def _expire(self, elapsed_ms: int, *, limit: int) -> None:
         """Ends sessions that have not been used for long."""

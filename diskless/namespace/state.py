@@ -90,10 +90,13 @@ class NamespaceState:
 
     def apply(self, command: c.Command, *, now_ms: int, elapsed_ms: int) -> tuple[c.Result, ...]:
         """Does one command; a commit has a result for each of its puts, others one."""
-        self.clock_ms = max(self.clock_ms, now_ms)
-        self.elapsed_ms = max(self.elapsed_ms, elapsed_ms)
+        if now_ms > self.clock_ms:
+            self.clock_ms = now_ms
+        if elapsed_ms > self.elapsed_ms:
+            self.elapsed_ms = elapsed_ms
         results = self._apply(command)
-        self.health.settle()
+        if self.health.is_stale:
+            self.health.settle()
         return results
 
     def _apply(self, command: c.Command) -> tuple[c.Result, ...]:
@@ -168,7 +171,7 @@ class NamespaceState:
     @property
     def bytes_used(self) -> int:
         """How much memory the namespace takes."""
-        return sum(weights.by_kind(self).values())
+        return weights.total(self)
 
     def _lacks_room(self, growth: int) -> bool:
         return 0 < self.bytes_max < self.bytes_used + growth
@@ -255,7 +258,7 @@ class NamespaceState:
             self._check_content(file, offered)
         if self.bytes_max:
             used = {extent.stripe for file in put.files for extent in file.extents}
-            stripes = [s for id_ in used if isinstance(s := offered[id_], Stripe)]
+            stripes = [s for id_ in used if isinstance(s := offered[id_], Stripe)] if used else ()
             self._check_room(weights.put_bytes(put.files, stripes), put.files[0].path)
 
     def _check_content(self, file: c.NewFile, offered: Offered) -> None:

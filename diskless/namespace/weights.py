@@ -56,6 +56,8 @@ def stripe_bytes(stripe: Stripe) -> int:
 
 def put_bytes(files: Sequence[NewFile], stripes: Collection[Stripe]) -> int:
     """The most that the namespace can grow by a put of these files, in these stripes."""
+    if len(files) == 1 and not stripes:
+        return FILE_BYTES + len(files[0].inline or b"") + path_bytes(files[0].path)
     size = FILE_BYTES * len(files)
     for file in files:
         size += len(file.inline or b"") + EXTENT_BYTES * len(file.extents)
@@ -69,6 +71,23 @@ def put_bytes(files: Sequence[NewFile], stripes: Collection[Stripe]) -> int:
     for stripe in stripes:
         size += stripe_bytes(stripe)
     return size
+
+
+def total(state: "NamespaceState") -> int:
+    """The sum of `by_kind`, asked with every put."""
+    ledger, root, doomed = state.ledger, state.tree.root, state.doomed
+    return (
+        state.bytes_inline
+        + FILE_BYTES * len(state.files)
+        + DIRECTORY_BYTES * (root.directories + doomed.directories)
+        + root.name_bytes
+        + doomed.name_bytes
+        + STRIPE_BYTES * len(ledger.entries)
+        + PLACE_BYTES * ledger.places
+        + EXTENT_BYTES * state.extents
+        + (REAPED_BYTES * sum(map(len, ledger.reaped.values())) if ledger.reaped else 0)
+        + state.sessions.bytes_used
+    )
 
 
 def by_kind(state: "NamespaceState") -> dict[str, int]:

@@ -592,6 +592,7 @@ class NamespaceMachine(RuleBasedStateMachine):
         assert self.state.tree.name_bytes == sum(map(weights.name_bytes, names))
         assert self.state.extents == sum(len(record.extents) for record in self.records())
         assert self.state.ledger.places == sum(len(stripe.places) for stripe in stripes)
+        assert self.state.bytes_used == sum(weights.by_kind(self.state).values())
         sessions = self.state.sessions
         assert sessions.bytes_used == sum(s.bytes_used for s in sessions._sessions.values())
 
