@@ -4,6 +4,7 @@ All are immutable, cheap (msgspec structs) and mean the same in the log, on gRPC
 and in memory. Nothing here does I/O or knows where it is stored.
 """
 
+import re
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -101,11 +102,14 @@ class StripeId(Struct, frozen=True, gc=False):
     @classmethod
     def parse(cls, text: str) -> "StripeId":
         """Raises BadRequest: ids come from clients too, with uploads they go on with."""
-        try:
-            slot, incarnation, counter = text.split(".")
-            return cls(int(slot), int(incarnation), int(counter))
-        except ValueError:
-            raise BadRequest(f"{text!r} is not the id of a stripe") from None
+        found = _STRIPE_ID.fullmatch(text)
+        if found is None:
+            raise BadRequest(f"{text[:80]!r} is not the id of a stripe")
+        return cls(*map(int, found.groups()))
+
+
+_STRIPE_ID = re.compile(r"([0-9]{1,5})\.([0-9]{1,18})\.([0-9]{1,18})")
+"""No more digits than all that carries these numbers has room for."""
 
 
 class FileRecord(Struct, frozen=True, array_like=True, gc=False):

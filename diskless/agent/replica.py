@@ -97,12 +97,12 @@ class Replica:
 
     @property
     def leads(self) -> bool:
-        return self._voter is not None and self._voter.leads
+        return self._voter is not None and self._voter.leads and not self._closed
 
     @property
     def rules(self) -> bool:
         """Whether it leads, and a majority follows: nobody else can have been elected yet."""
-        return self._voter is not None and self._read_allowed(self._voter)
+        return self.leads and self._voter is not None and self._read_allowed(self._voter)
 
     @property
     def is_outpaced(self) -> bool:
@@ -195,9 +195,11 @@ class Replica:
             self._do(self._voter.tick(_clock_ms(), wall_ms=self._wall_ms()))
 
     def close(self) -> None:
-        """Takes no part any more, as if the process had ended."""
+        """Takes no part any more, as if the process had ended. Who waits is told so."""
         self._closed = True
         self._change_role(leads=False)
+        for request in list(self._requests):
+            self._settle(request, Unavailable(f"{slot_name(self.slot)} ended meanwhile"))
 
     # -- messages of other voters ---------------------------------------------------
 
@@ -238,7 +240,7 @@ class Replica:
     async def execute(self, command: c.Command) -> tuple[c.Result, ...]:
         """Has a command committed and applied. Raises NotLeader, NoQuorum; Unavailable
         if the outcome cannot be told because the leader changed meanwhile."""
-        if self._voter is None:
+        if self._voter is None or self._closed:
             raise self._not_leader()
         encoded = c.encode(command)
         if len(encoded) > COMMAND_BYTES_MAX:
@@ -298,6 +300,8 @@ class Replica:
 
     def _not_leader(self) -> DisklessError:
         leader = self.leader
+        if self._closed:
+            return NotLeader(f"{slot_name(self.slot)} has ended")
         if leader is not None:
             # One that hears too few of the others names a leader whom nobody may follow.
             return self.cut_off() or NotLeader(

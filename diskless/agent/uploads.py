@@ -10,7 +10,7 @@ now, its stripes are kept.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from diskless.agent.kept import Kept
 from diskless.agent.memory import Memory, Use
@@ -298,11 +298,14 @@ class Uploads:
                 self.close(number)
 
     def holds(self) -> list[Hold]:
-        """Stripes that some client still wants: the lowest of each writer, for each upload."""
-        return [
-            *self._kept.holds(),
-            *(hold for upload in self._uploads.values() for hold in upload.holds()),
-        ]
+        """Stripes that some client still wants: the lowest of each writer. Every heartbeat tells
+        of them, so they are no more for a thousand uploads than for one."""
+        lowest: dict[tuple[int, int], int] = {}
+        of_uploads = (upload.holds() for upload in self._uploads.values())
+        for hold in chain(self._kept.holds(), *of_uploads):
+            writer = (hold.slot, hold.incarnation)
+            lowest[writer] = min(hold.counter, lowest.get(writer, hold.counter))
+        return [Hold(*writer, counter) for writer, counter in lowest.items()]
 
     def _open(self, number: int, resume: list[Stripe]) -> Upload:
         self.expire()

@@ -3,7 +3,8 @@
 It keeps the bytes that are not sealed in stripes yet, and nothing else: when the agent
 or the connection fails it goes on with another one from the last sealed stripe, as
 docs/frames.md says. Nothing is visible before `commit` returns; after `commit` raised
-SessionExpired or DeadlineExceeded the files may or may not be.
+SessionExpired, DeadlineExceeded or CorruptData (its answer never came through) the files may
+or may not be.
 
 Invariants: `_unsealed` holds exactly the bytes from `_sealed_bytes` on that were appended;
 each try has a new upload number, so that no agent can mix up two tries; only the process

@@ -6,6 +6,7 @@ state of its own.
 """
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -31,7 +32,7 @@ from diskless.errors import (
     Unavailable,
 )
 from diskless.gateway.server import Answer, ConnectionId
-from diskless.model import FileRecord, Stripe, cut, slot_name
+from diskless.model import FileRecord, Stripe, StripeId, cut, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.state import PathStatus
@@ -42,6 +43,8 @@ from diskless.protocol.messages import Kind
 log = logging.getLogger(__name__)
 
 Payload = bytes | bytearray | memoryview
+
+_CHECKSUM = re.compile("[0-9a-fA-F]{16}")
 
 
 class ClientDoor:
@@ -154,8 +157,10 @@ class ClientDoor:
 
     def _check_resume(self, stripes: Sequence[Stripe]) -> None:
         """Stripes come back from clients: one with less protection is not of our making."""
-        if any(stripe.parity_shards != self._settings.parity_shards for stripe in stripes):
-            raise BadRequest("a stripe to resume has not the cluster's number of parity shards")
+        for stripe in stripes:
+            _check_numbers(stripe)
+            if stripe.parity_shards != self._settings.parity_shards:
+                raise BadRequest("a stripe to resume has not the cluster's number of parity shards")
 
     async def _written(self, number: int, upload: Upload) -> Answer:
         try:
@@ -340,6 +345,17 @@ def _check_files(files: Sequence[m.NewFile], size: int) -> None:
         paths.split(file.path)
 
 
+def _check_numbers(stripe: Stripe) -> None:
+    """Heartbeats tell of a stripe that is kept, and the log of one that is committed: a number
+    that they have no room for would make them fail, and others with them."""
+    StripeId.parse(stripe.id)
+    numbers = [stripe.data_shards, stripe.payload_bytes, stripe.version]
+    for place in stripe.places:
+        numbers += (place.slot, place.incarnation)
+    if not 0 <= min(numbers) <= max(numbers) <= m.NUMBER_MAX:
+        raise BadRequest(f"stripe {stripe.id} is none of this cluster's")
+
+
 def _checked(files: Sequence[m.NewFile], payload: Payload) -> list[PendingFile]:
     """The files with their true checksums. Raises CorruptData if one does not agree."""
     view = memoryview(payload)
@@ -373,12 +389,9 @@ def _verified(files: Sequence[m.NewFile], upload: Upload) -> list[PendingFile]:
 
 
 def _claim(file: m.NewFile) -> int:
-    try:
-        return int(file.checksum, 16)
-    except ValueError:
-        raise BadRequest(
-            f"this upload needs the checksum of {file.path}, as 16 hex digits"
-        ) from None
+    if _CHECKSUM.fullmatch(file.checksum) is None:
+        raise BadRequest(f"this upload needs the checksum of {file.path}, as 16 hex digits")
+    return int(file.checksum, 16)
 
 
 def _check_claim(file: m.NewFile, checksum: int) -> None:

@@ -5,12 +5,17 @@ and are checked on decoding, so that a handler only sees well-formed requests.
 """
 
 from enum import IntEnum
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from diskless.errors import DisklessError, error_from_wire
 from diskless.model import Event, Extent, Stripe
+
+NUMBER_MAX = 2**63 - 1
+Natural = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+"""A number that a command may carry: the log has no room for larger ones."""
 
 
 class Kind(IntEnum):
@@ -84,8 +89,8 @@ class NewFile(Struct):
 
 
 class Put(Struct, kw_only=True):
-    session: int
-    sequence: int
+    session: Natural
+    sequence: Natural
     files: list[NewFile]
     overwrite: bool = False
 
@@ -94,8 +99,8 @@ class Write(Struct, omit_defaults=True):
     """The next bytes of an upload. `resume` lists what another agent had sealed of it; at
     the bytes `ends` of the upload one of its files ends and the next begins."""
 
-    upload: int
-    offset: int
+    upload: Natural
+    offset: Natural
     resume: list[Stripe] = []
     ends: list[int] = []
 
@@ -109,8 +114,8 @@ class Written(Struct):
 
 
 class Commit(Put):
-    upload: int
-    offset: int
+    upload: Natural
+    offset: Natural
     resume: list[Stripe] = []
 
 
@@ -167,8 +172,8 @@ class Listing(Struct):
 
 
 class Mkdirs(Struct):
-    session: int
-    sequence: int
+    session: Natural
+    sequence: Natural
     path: str
 
 
@@ -177,16 +182,16 @@ class Created(Struct):
 
 
 class Rename(Struct):
-    session: int
-    sequence: int
+    session: Natural
+    sequence: Natural
     source: str
     target: str
     overwrite: bool = False
 
 
 class Delete(Struct):
-    session: int
-    sequence: int
+    session: Natural
+    sequence: Natural
     path: str
     recursive: bool = False
 
@@ -243,7 +248,7 @@ class Planted(Struct):
 class Drain(Struct):
     """Moves everything off an agent, or, with `undo`, lets it take shards again."""
 
-    slot: int
+    slot: Natural
     undo: bool = False
 
 

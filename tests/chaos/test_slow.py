@@ -172,6 +172,21 @@ def test_no_more_than_k_are_slow_and_the_others_go_on(
     eventually(lambda: is_whole(client, 8), 30.0)
 
 
+def test_a_write_goes_to_a_slow_agent_before_it_is_refused_for_want_of_room(
+    start: StartCluster, connect: Connect
+) -> None:
+    cluster = start(agents=4, data_shards=2, parity_shards=1, tuning=STRIPED)
+    client = connect(cluster)
+    faults = cluster.nodes[2].faults
+    with slow(cluster, 3):
+        eventually(lambda: states(client)[3] == "slow")
+        on_loop(cluster, lambda: setattr(faults, "ballast_bytes", cluster.settings.memory_bytes))
+        client.write("/a", content(MIB))
+        (stripe,) = stripes_of(cluster, "/a")
+        assert {place.slot for place in stripe.places} == {0, 1, 3}
+        assert client.read("/a") == content(MIB)
+
+
 def test_a_new_life_is_not_slow(start: StartCluster, connect: Connect) -> None:
     cluster = start(agents=AGENTS, tuning=STRIPED)
     client = connect(cluster)
