@@ -162,7 +162,7 @@ class Health:
         self._by_width: dict[int, dict[Group, None]] = {}
         self._unsound: dict[Group, None] = {}
         self._doubled: dict[Group, None] = {}
-        self._stale: dict[Group, None] = {}
+        self.stale: dict[Group, None] = {}  # what `settle` has yet to judge
         self._tally = Tally()
         self._last_id = 0
         self.shards_placed: Counter[int] = Counter()
@@ -201,19 +201,14 @@ class Health:
 
         To mark them is one merge of dictionaries, some ten nanoseconds a group.
         """
-        settled = not self._stale
-        self._stale.update(self._on.get(slot, {}))
-        if self._stale and is_loss:
+        settled = not self.stale
+        self.stale.update(self._on.get(slot, {}))
+        if self.stale and is_loss:
             self._tally.doubt_one(afresh=settled)
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether `settle` has something to do."""
-        return bool(self._stale)
 
     def settle(self, limit: int = SETTLE_GROUPS) -> bool:
         """Judges some of the groups that are stale; whether none is left."""
-        stale = self._stale
+        stale = self.stale
         while stale and limit > 0:
             group, _ = stale.popitem()
             self._judge(group)
@@ -248,7 +243,7 @@ class Health:
         for place in group.sample.places:
             del self._on[place.slot][group]
         del self._by_width[group.sample.data_shards][group]
-        for index in (self._unsound, self._doubled, self._stale):
+        for index in (self._unsound, self._doubled, self.stale):
             index.pop(group, None)
 
     def _judge(self, group: Group) -> None:

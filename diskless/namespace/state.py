@@ -95,7 +95,7 @@ class NamespaceState:
         if elapsed_ms > self.elapsed_ms:
             self.elapsed_ms = elapsed_ms
         results = self._apply(command)
-        if self.health.is_stale:
+        if self.health.stale:
             self.health.settle()
         return results
 
@@ -174,7 +174,7 @@ class NamespaceState:
         return weights.total(self)
 
     def _lacks_room(self, growth: int) -> bool:
-        return 0 < self.bytes_max < self.bytes_used + growth
+        return 0 < self.bytes_max < weights.total(self) + growth
 
     def _check_room(self, growth: int, path: str) -> None:
         """Raises CapacityExceeded. Only for what clients add: deletes, repair and all that

@@ -110,7 +110,7 @@ def test_the_roll_is_called_at_once_where_fewer_shards_are_than_are_named(
     assert on_loop(cluster, rollcall.short) == []
     forget(cluster, 3, stripes_of(cluster, "/a"))
     eventually(lambda: on_loop(cluster, rollcall.short) == [3])
-    assert on_loop(cluster, rollcall.short) == [], "once for the same numbers"
+    assert on_loop(cluster, rollcall.short) == [], "once, for a while"
 
 
 def test_shards_that_are_there_or_belong_to_another_life_are_not_missed(

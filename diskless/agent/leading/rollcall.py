@@ -23,6 +23,8 @@ SLICE_STRIPES = 500
 """Asked for at once: no turn of the loop takes longer for it than a few milliseconds."""
 HURRY_PAUSE_S = 0.01
 """Between two slices while an agent has fewer shards than it should."""
+HURRY_AGAIN_S = 60.0
+"""Between two such passes for the same agent."""
 
 
 class RollCall:
@@ -41,7 +43,7 @@ class RollCall:
         self._interval_s = interval_s
         self._roll: list[str] = []
         self._named: dict[Place, int] = {}
-        self._hurried: dict[int, tuple[int, int]] = {}
+        self._hurry_again_s: dict[int, float] = {}
 
     @property
     def _state(self) -> NamespaceState:
@@ -76,9 +78,10 @@ class RollCall:
 
     def short(self) -> list[int]:
         """Slots with fewer shards than were named there at the last look and are now: what was
-        named since may be newer than an agent's pulse. Each once for the same numbers, for what
+        named since may be newer than an agent's pulse. None again before a while is over: what
         is missed already is not missed less until it is repaired."""
         found = []
+        now_s = asyncio.get_running_loop().time()
         before, self._named = self._named, {}
         for slot, pulse in self._pulses.items():
             agent = self._state.agents.get(slot)
@@ -86,11 +89,9 @@ class RollCall:
                 continue
             place = Place(slot, agent.incarnation)
             named = self._named[place] = self._state.health.shards_at[place]
-            numbers = (min(named, before.get(place, 0)), pulse.shards)
-            if numbers[0] <= numbers[1]:
-                self._hurried.pop(slot, None)
-            elif self._hurried.get(slot) != numbers:
-                self._hurried[slot] = numbers
+            is_short = pulse.shards < min(named, before.get(place, 0))
+            if is_short and now_s >= self._hurry_again_s.get(slot, 0.0):
+                self._hurry_again_s[slot] = now_s + HURRY_AGAIN_S
                 found.append(slot)
         return found
 
