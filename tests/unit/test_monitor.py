@@ -18,7 +18,7 @@ TIMEOUT_S = 0.4
 
 
 def pulse(boot: str, roster_version: int) -> Pulse:
-    return Pulse(boot, roster_version, 0, 0, 1, 0, 0, ())
+    return Pulse(boot, roster_version, 0, {}, 1, 0, 0, ())
 
 
 class Peers:
