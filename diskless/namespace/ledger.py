@@ -73,10 +73,13 @@ class Ledger:
             self.payload_bytes += stripe.payload_bytes
             self.stored_bytes += stored_bytes(stripe)
 
-    def restore(self, stripe: Stripe, live_bytes: int) -> None:
+    def restore(
+        self, stripe: Stripe, live_bytes: int, files: Iterable[tuple[int, int]] = ()
+    ) -> None:
         """Adds the next stripe of a snapshot; its sums come with the snapshot's."""
         entry = self._new_entry(stripe)
         entry.live_bytes = live_bytes
+        entry.files.update(files)
         if live_bytes:
             self._enter(entry)
             self._note_dead_bytes(entry)

@@ -36,8 +36,7 @@ _SECTIONS: dict[str, Any] = {
     "files": list[tuple[FileRecord]],
     "tree": _Tree,
     "demotable": list[tuple[int, int]],
-    "stripes": list[tuple[Stripe, int]],
-    "extents": list[tuple[str, int, int]],
+    "stripes": list[tuple[Stripe, int, list[tuple[int, int]]]],
     "freed": list[tuple[str, int]],
     "doubted": list[tuple[int, int, int]],
     "fences": list[tuple[int, int, int]],
@@ -67,15 +66,12 @@ def snapshot(state: NamespaceState) -> Iterator[bytes]:
     yield from _chunks("tree", _walk(state.tree.root, state.doomed.roots))
     yield from _chunks("demotable", state.demotable_ms.items())
     yield from _chunks(
-        "stripes", ((entry.stripe, entry.live_bytes) for entry in ledger.entries.values())
-    )
-    yield from _chunks(
-        "extents",
+        "stripes",
         (
-            (stripe, file, length)
-            for stripe, entry in ledger.entries.items()
-            for file, length in entry.files.items()
+            (entry.stripe, entry.live_bytes, list(entry.files.items()))
+            for entry in ledger.entries.values()
         ),
+        size=_stripe_bytes,
     )
     yield from _chunks("freed", ledger.freed_ms.items())
     yield from _chunks("doubted", ((*who, since) for who, since in ledger.doubted_ms.items()))
@@ -120,6 +116,11 @@ def _counters(state: NamespaceState) -> list[int]:
 def _record_bytes(row: _Row) -> int:
     record: FileRecord = row[0]
     return 60 + len(record.inline or b"") + 40 * len(record.extents)
+
+
+def _stripe_bytes(row: _Row) -> int:
+    stripe, _, files = row
+    return 60 + 12 * len(stripe.places) + 12 * len(files)
 
 
 def _chunks(section: str, rows: Iterable[_Row], *, size: Any = None) -> Iterator[bytes]:
@@ -226,13 +227,9 @@ class Restorer:
     def _demotable(self, rows: list[tuple[int, int]]) -> None:
         self._state.demotable_ms.update(rows)
 
-    def _stripes(self, rows: list[tuple[Stripe, int]]) -> None:
-        for stripe, live_bytes in rows:
-            self._state.ledger.restore(stripe, live_bytes)
-
-    def _extents(self, rows: list[tuple[str, int, int]]) -> None:
-        for stripe, file, length in rows:
-            self._state.ledger.entries[stripe].files[file] = length
+    def _stripes(self, rows: list[tuple[Stripe, int, list[tuple[int, int]]]]) -> None:
+        for stripe, live_bytes, files in rows:
+            self._state.ledger.restore(stripe, live_bytes, files)
 
     def _freed(self, rows: list[tuple[str, int]]) -> None:
         self._state.ledger.freed_ms.update(rows)

@@ -8,6 +8,8 @@ states are equal exactly if their dumps are. The tests here are about the dump i
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import pytest
+
 from diskless.errors import DisklessError
 from diskless.model import AgentInfo, Extent, Place, Stripe
 from diskless.namespace import commands as c
@@ -276,3 +278,26 @@ def test_an_agent_is_recorded_as_it_announced_itself() -> None:
     world.do(agent_up(3, "boot", host="east"))
     expected = AgentInfo(3, 1, "boot", "east:1", "east:2", "/s", "east", "node", 7, up=True)
     assert world.state.agents == {3: expected}
+
+
+@pytest.mark.parametrize(
+    ("command", "is_loss"),
+    [
+        (c.AgentDown(1, 1), True),
+        (agent_up(1, "second"), True),
+        (agent_up(7), False),
+        (c.AgentSlow(1, 1, True), False),
+        (c.Drain(1, True), False),
+    ],
+)
+def test_the_end_of_a_life_is_noted_also_if_the_next_one_was_quicker_than_the_leader(
+    command: c.Command, is_loss: bool
+) -> None:
+    """What a life kept for clients ended with it, whether or not anybody saw it down."""
+    world = World()
+    world.elapsed_ms = 700
+    world.do(command)
+    assert world.state.lost_ms == (700 if is_loss else 0)
+    world.elapsed_ms = 900
+    world.do(agent_up(1, world.state.agents[1].boot))
+    assert world.state.lost_ms == (700 if is_loss else 0), "back, with all that it had"

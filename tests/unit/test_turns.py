@@ -283,6 +283,17 @@ def test_a_chunk_of_a_snapshot_costs_a_chunk() -> None:
     check(lambda one: worst(list(islice(drained(s.snapshot(one.state)), 400))))
 
 
+def test_a_chunk_of_a_snapshot_costs_a_chunk_also_when_all_stripes_are_freed() -> None:
+    def step(one: Big) -> Work:
+        one.delete("/deep", recursive=True)
+        while one.state.doomed:
+            one.apply(c.Sweep(SWEEP_ENTRIES))
+        assert len(one.state.ledger.freed_ms) == one.size
+        return worst(drained(s.snapshot(one.state)))
+
+    check(step)
+
+
 def test_a_chunk_of_a_snapshot_is_taken_in_at_the_cost_of_a_chunk() -> None:
     """Also all that the state keeps up to date: a new leader begins with it."""
 

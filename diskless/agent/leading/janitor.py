@@ -100,7 +100,9 @@ class Janitor:
                 if self._roster.holder(place) is not None:
                     at[place.slot].append(stripe)
         await self._replica.execute(c.Reap(tuple(due)))
-        gone = set(due) - self._state.ledger.entries.keys()
+        entries = self._state.ledger.entries
+        # Not `set(due) - entries.keys()`: Python would go through all entries for it.
+        gone = {stripe for stripe in due if stripe not in entries}
         await asyncio.gather(
             *(
                 self._drop(self._roster.agents[slot], [s for s in stripes if s in gone])

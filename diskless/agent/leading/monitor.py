@@ -148,11 +148,20 @@ class Monitor:
                     continue  # the stream broke; only a refused new one counts
                 await self._judge(agent, refused, error)
                 return
+            if self._is_over(agent, pulse):
+                await self._judge(agent, True, Unavailable("another process is at its address"))
+                return
             await self._note(agent, pulse)
             await self._weigh(agent, began_s=started_s, ended_s=ended_s)
             current = pulse.roster_version >= self._replica.state.roster_version
             if current and not self._slowness.suspects(agent.slot):
                 return
+
+    def _is_over(self, agent: AgentInfo, pulse: Pulse) -> bool:
+        """Whether a later process answers in place of this life, which the roster still has:
+        it joins by itself, but may need long to recover, and has none of the shards."""
+        current = self._replica.state.agents.get(agent.slot)
+        return current is not None and pulse.boot != current.boot == agent.boot
 
     def _beat_for(self, agent: AgentInfo) -> Beat:
         state = self._replica.state
@@ -182,7 +191,7 @@ class Monitor:
     async def _note(self, agent: AgentInfo, pulse: Pulse) -> None:
         current = self._replica.state.agents.get(agent.slot)
         if current is None or pulse.boot != current.boot:
-            return  # a new life at an old address: it will join by itself
+            return  # told of in a roster that is newer than this beat
         self._heard_s[agent.slot] = asyncio.get_running_loop().time()
         self.pulses[agent.slot] = pulse
         if not current.up:
