@@ -76,7 +76,7 @@ class NamespaceState:
         self.files: Paged[File] = Paged()  # what is doomed too
         self.clock_ms = 0
         self.elapsed_ms = 0
-        self.lost_ms = 0  # by elapsed time, when an agent's life ended last, or seemed to
+        self.lost_ms = 0  # by elapsed time, when a life was last seen that another has replaced
         self.bytes_inline = 0  # of what is doomed too
         self.bytes_max = 0  # by the leader's last word; 0: no limit is set yet
         self.extents = 0  # of all files
@@ -401,7 +401,11 @@ class NamespaceState:
             slow=old is not None and old.slow and old.incarnation == incarnation,
         )
         if info != old:
-            self._note_agent(info, is_loss=old is not None and old.incarnation != incarnation)
+            is_loss = old is not None and old.incarnation != incarnation
+            if old is not None and is_loss:
+                seen_ms = self.elapsed_ms if old.up else old.down_ms
+                self.lost_ms = max(self.lost_ms, seen_ms)
+            self._note_agent(info, is_loss=is_loss)
         return c.Done(incarnation, changed=info != old)
 
     def _agent_down(self, slot: int, incarnation: int) -> None:
@@ -430,9 +434,14 @@ class NamespaceState:
     def _note_agent(self, agent: AgentInfo, *, is_loss: bool) -> None:
         self.agents[agent.slot] = agent
         self.roster_version += 1
-        if is_loss:
-            self.lost_ms = self.elapsed_ms
         self.health.touch(agent.slot, is_loss=is_loss)
+
+    @property
+    def left_ms(self) -> int:
+        """By elapsed time, since when all agents that are missing have been away: one that is
+        back in the same life was not lost, however often it goes."""
+        away = [agent.down_ms for agent in self.agents.values() if not agent.up]
+        return max([self.lost_ms, *away])
 
     @property
     def bytes_logical(self) -> int:

@@ -18,7 +18,7 @@ TIMEOUT_S = 0.4
 
 
 def pulse(boot: str, roster_version: int) -> Pulse:
-    return Pulse(boot, roster_version, 0, {}, 1, 0, 0, ())
+    return Pulse(boot, roster_version, 0, {}, 1 << 30, 0, 0, ())
 
 
 class Peers:
@@ -50,7 +50,9 @@ def test_a_life_is_over_when_another_process_answers_at_its_address() -> None:
         learn=lambda **_: None,
         vital_signs=lambda: pulse(state.agents[LEADER].boot, state.roster_version),
     )
-    replica: Any = SimpleNamespace(state=state, execute=execute, is_outpaced=False, view=1)
+    replica: Any = SimpleNamespace(
+        state=state, execute=execute, is_outpaced=False, view=1, voters=3
+    )
     others: Any = peers
 
     async def watch() -> None:
@@ -67,8 +69,9 @@ def test_a_life_is_over_when_another_process_answers_at_its_address() -> None:
             inline_room=lambda: True,
         )
         running = asyncio.create_task(monitor.run())
-        while len(monitor.pulses) < AGENTS:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(10):
+            while len(monitor.pulses) < AGENTS:
+                await asyncio.sleep(0.01)
         peers.replaced = True
         await asyncio.sleep(TIMEOUT_S)
         monitor.stop()

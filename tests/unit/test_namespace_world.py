@@ -297,7 +297,18 @@ def test_the_end_of_a_life_is_noted_also_if_the_next_one_was_quicker_than_the_le
     world = World()
     world.elapsed_ms = 700
     world.do(command)
-    assert world.state.lost_ms == (700 if is_loss else 0)
-    world.elapsed_ms = 900
-    world.do(agent_up(1, world.state.agents[1].boot))
-    assert world.state.lost_ms == (700 if is_loss else 0), "back, with all that it had"
+    assert world.state.left_ms == (700 if is_loss else 0)
+
+
+def test_a_life_that_comes_and_goes_is_not_lost_again_and_again() -> None:
+    world = World()
+    for elapsed_ms in range(1000, 9000, 1000):
+        world.elapsed_ms = elapsed_ms
+        world.do(c.AgentDown(1, 1))
+        assert world.state.left_ms == elapsed_ms
+        world.do(agent_up(1))
+        assert world.state.left_ms == 0, "back, with all that it had"
+    world.do(c.AgentDown(1, 1))
+    world.elapsed_ms = 20_000
+    world.do(agent_up(1, "second"))
+    assert world.state.left_ms == 8000, "clients of the first have known since then"

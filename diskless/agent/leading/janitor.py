@@ -165,7 +165,7 @@ class Janitor:
         An agent whose life has ended took with it what it kept for its clients: they have as
         long to go on with another agent as if it had lived.
         """
-        since_ms = self._replica.elapsed_ms() - self._state.lost_ms
+        since_ms = self._replica.elapsed_ms() - self._state.left_ms
         return since_ms >= 1000 * self._tuning.keep_s
 
     async def _end_moves(self) -> None:

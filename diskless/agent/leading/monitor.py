@@ -74,13 +74,19 @@ class Monitor:
                 log.warning("own pause of %.2f s: nobody is accused for it", now_s - woke_s)
                 self._heard_s = dict.fromkeys(self._heard_s, now_s)
             woke_s = now_s
-            self._roster.inline_room = self._inline_room()
-            await self._note_self()
-            await self._limit_namespace()
             for agent in list(self._replica.state.agents.values()):
                 if agent.slot != self._slot and agent.slot not in self._beating:
                     self._beating[agent.slot] = asyncio.create_task(self._beat(agent))
+            try:
+                await self._look_at_self()
+            except Exception:  # else nobody would be watched any more
+                log.exception("own state not noted")
             await self._pause(interval_s)
+
+    async def _look_at_self(self) -> None:
+        self._roster.inline_room = self._inline_room()
+        await self._note_self()
+        await self._limit_namespace()
 
     async def _note_self(self) -> None:
         """A former leader may have marked this agent down, or slow; nobody else would undo it."""
