@@ -310,7 +310,8 @@ class Uploads:
     def _open(self, number: int, resume: list[Stripe]) -> Upload:
         self.expire()
         held = self._memory.of("uploads")
-        if held > self._bytes_max or self._memory.room(Use.TRANSIT) < self._tuning.stripe_bytes:
+        short = self._memory.room(Use.TRANSIT) < self._tuning.stripe_bytes
+        if held > self._bytes_max or (short and held > self._tuning.stripe_bytes):
             raise CapacityExceeded(
                 f"{len(self._uploads)} uploads are open at this agent and take "
                 f"{format_bytes(held)} of its memory: finish some, or start the cluster with more "

@@ -86,14 +86,14 @@ def test_what_a_lost_agent_held_is_rebuilt_in_the_reserve_of_full_ones(
     start: StartCluster, connect: Connect
 ) -> None:
     """Clients cannot have the reserve: it is there for this."""
-    cluster = start(agents=12, memory="16MiB", tuning=STRIPED)
+    cluster = start(agents=16, memory="16MiB", tuning=STRIPED)
     client = connect(cluster)
     with suppress(CapacityExceeded):
         for number in range(1000):
             client.write(f"/{number}", content(MIB, number))
     assert most_used(cluster) > 0.8, "it is not full"
     assert most_used(cluster) <= 1.25
-    kill(cluster, 11)
+    kill(cluster, 15)
     eventually(lambda: client.status().margin == K, 60.0)
     assert client.status().repair.unprotectable == 0
     assert most_used(cluster) <= 1.25
