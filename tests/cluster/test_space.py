@@ -502,7 +502,7 @@ def test_a_full_cluster_refuses_loses_nothing_and_accepts_again_after_deletes(
     room = 16 * MIB * 6
     assert 1.5 * size * len(paths) > 0.85 * room - 2 * 1.5 * 5 * MIB  # it was really full
     for node in cluster.nodes.values():
-        assert node.memory.used <= node.memory.bytes_max
+        assert node.memory.lasting <= node.memory.bytes_max
     refused = f"/{size}/{len(paths)}"
     assert not client.exists(refused)
     for path in paths:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with start_cluster(agents=AGENTS, data_shards=M, parity_shards=K) as cluster:
+    with start_cluster(agents=AGENTS, data_shards=M, parity_shards=K, memory="2GiB") as cluster:
         yield cluster
 
 
