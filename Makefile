@@ -8,7 +8,7 @@ ARGS ?=
 # Tests wait for most of their time, for processes to start and agents to be missed, so there
 # are more workers than cores; each needs up to 3 GB. See tests/parallel.py. WORKERS=0 runs
 # them one after the other in one process, as a debugger (ARGS=--pdb) needs it.
-WORKERS ?= 4
+WORKERS ?= 3
 
 VENV := .venv
 RUN := $(VENV)/bin/python

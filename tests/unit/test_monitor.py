@@ -2,12 +2,17 @@
 
 import asyncio
 import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from diskless.agent.leading.monitor import BEATS_PER_TIMEOUT, Monitor
 from diskless.agent.ports import Beat, Pulse
 from diskless.agent.roster import Roster
+from diskless.errors import Unavailable
 from diskless.model import AgentInfo
 from diskless.namespace import commands as c
 from diskless.namespace.state import NamespaceState
@@ -27,38 +32,37 @@ class Peers:
 
     def __init__(self) -> None:
         self.replaced = False
+        self.silent: set[int] = set()
+        self.unanswered: Counter[int] = Counter()
         self.beats = 0
 
     async def beat(self, agent: AgentInfo, beat: Beat, *, timeout_s: float) -> Pulse:
         await asyncio.sleep(0)
+        if agent.slot in self.silent:
+            await asyncio.sleep(timeout_s)
+            self.unanswered[agent.slot] += 1
+            raise Unavailable("silent")
         if agent.slot == VICTIM and self.replaced:
             self.beats += 1
             return pulse("", beat.roster_version if beat.roster is not None else 0)
         return pulse(agent.boot, beat.roster_version)
 
 
-def test_a_life_is_over_when_another_process_answers_at_its_address() -> None:
-    """It may recover for long before it joins. Until then nobody has the shards, and it must
-    not be beaten without a pause."""
-    state = NamespaceState()
+class Watch:
+    """A leader's monitor over agents that are all up at first."""
 
-    async def execute(command: c.Command) -> tuple[c.Result, ...]:
-        return state.apply(command, now_ms=1, elapsed_ms=1)
-
-    peers = Peers()
-    me: Any = SimpleNamespace(
-        learn=lambda **_: None,
-        vital_signs=lambda: pulse(state.agents[LEADER].boot, state.roster_version),
-    )
-    replica: Any = SimpleNamespace(
-        state=state, execute=execute, is_outpaced=False, view=1, voters=3
-    )
-    others: Any = peers
-
-    async def watch() -> None:
-        for slot in range(AGENTS):
-            await execute(agent_up(slot))
-        monitor = Monitor(
+    def __init__(self) -> None:
+        self.state = NamespaceState()
+        self.peers = Peers()
+        me: Any = SimpleNamespace(
+            learn=lambda **_: None,
+            vital_signs=lambda: pulse(self.state.agents[LEADER].boot, self.state.roster_version),
+        )
+        replica: Any = SimpleNamespace(
+            state=self.state, execute=self.execute, is_outpaced=False, view=1, voters=3
+        )
+        others: Any = self.peers
+        self.monitor = Monitor(
             slot=LEADER,
             replica=replica,
             member=me,
@@ -68,15 +72,52 @@ def test_a_life_is_over_when_another_process_answers_at_its_address() -> None:
             slow_max=1,
             inline_room=lambda: True,
         )
-        running = asyncio.create_task(monitor.run())
-        async with asyncio.timeout(10):
-            while len(monitor.pulses) < AGENTS:
+
+    async def execute(self, command: c.Command) -> tuple[c.Result, ...]:
+        return self.state.apply(command, now_ms=1, elapsed_ms=1)
+
+    def down(self) -> list[int]:
+        return [slot for slot, agent in self.state.agents.items() if not agent.up]
+
+    async def run(self, scene: Callable[[], Awaitable[None]]) -> None:
+        for slot in range(AGENTS):
+            await self.execute(agent_up(slot))
+        running = asyncio.create_task(self.monitor.run())
+        async with asyncio.timeout(30):
+            while len(self.monitor.pulses) < AGENTS:
                 await asyncio.sleep(0.01)
-        peers.replaced = True
-        await asyncio.sleep(TIMEOUT_S)
-        monitor.stop()
+            await scene()
+        self.monitor.stop()
         running.cancel()
 
-    asyncio.run(watch())
-    assert [slot for slot, agent in state.agents.items() if not agent.up] == [VICTIM]
-    assert 1 <= peers.beats <= 2 * BEATS_PER_TIMEOUT
+
+def test_a_life_is_over_when_another_process_answers_at_its_address() -> None:
+    """It may recover for long before it joins. Until then nobody has the shards, and it must
+    not be beaten without a pause."""
+    watch = Watch()
+
+    async def replaced() -> None:
+        watch.peers.replaced = True
+        await asyncio.sleep(TIMEOUT_S)
+
+    asyncio.run(watch.run(replaced))
+    assert watch.down() == [VICTIM]
+    assert 1 <= watch.peers.beats <= 2 * BEATS_PER_TIMEOUT
+
+
+@pytest.mark.parametrize("silent", [{1}, {2}, {1, 2}, {1, 3}, {1, 2, 3}], ids=str)
+def test_agents_have_longer_while_most_of_them_are_silent(silent: set[int]) -> None:
+    """Then it may be the leader that gets no time; but in the end they are down."""
+    watch = Watch()
+
+    async def silence() -> None:
+        watch.peers.silent = silent
+        while watch.down() != sorted(silent):
+            await asyncio.sleep(0.01)
+
+    asyncio.run(watch.run(silence))
+    unanswered = [watch.peers.unanswered[slot] for slot in silent]
+    if 2 * len(silent) > AGENTS - 1:
+        assert max(unanswered) >= 2
+    else:
+        assert unanswered == [1], "it waits for a beat's whole time, and that is enough"

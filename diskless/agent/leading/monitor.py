@@ -1,7 +1,8 @@
 """The leader's watch over the agents: its beats, who is down, and who is slow.
 
 An agent is marked down by a command when it refuses connections or is silent for
-`failure_timeout`; if the same life answers again it is marked up again and keeps its shards.
+`failure_timeout`, or for three of them while most others are silent too; if the same life
+answers again it is marked up again and keeps its shards.
 One that answers much later than the others is marked slow (`leading.slowness`) until it does
 so no more.
 What is known here of others was heard in this view.
@@ -24,6 +25,8 @@ from diskless.namespace import commands as c
 log = logging.getLogger(__name__)
 
 BEATS_PER_TIMEOUT = 4
+CROWD_PATIENCE = 3
+"""How many failure timeouts agents may be silent while most of them are."""
 
 
 class Monitor:
@@ -190,9 +193,18 @@ class Monitor:
         current = self._replica.state.agents.get(agent.slot)
         if current is None or current.boot != agent.boot or not current.up:
             return
-        if refused or silent_s >= self._timeout_s:
+        if refused or silent_s >= self._patience_s(now_s):
             log.warning("agent down slot=%s error=%s", slot_name(agent.slot), error)
             await self._try(c.AgentDown(agent.slot, agent.incarnation))
+
+    def _patience_s(self, now_s: float) -> float:
+        """How long an agent may be silent. If most of the others are silent at once it may be
+        this agent that gets no time, or all of a busy machine: then they have longer."""
+        agents = self._replica.state.agents.values()
+        others = [agent.slot for agent in agents if agent.up and agent.slot != self._slot]
+        late_s = now_s - self._timeout_s / 2
+        silent = [slot for slot in others if self._heard_s.get(slot, now_s) < late_s]
+        return self._timeout_s * (CROWD_PATIENCE if 2 * len(silent) > len(others) else 1)
 
     async def _note(self, agent: AgentInfo, pulse: Pulse) -> None:
         current = self._replica.state.agents.get(agent.slot)
