@@ -298,6 +298,22 @@ def test_shards_that_must_leave_an_agent_go_before_those_that_are_only_spread_ou
     assert list(plan.rebuild) == ["leaving", "crowded"]
 
 
+def test_nothing_is_spread_out_onto_a_slow_agent() -> None:
+    """It is only worth the trouble where a shard is read as quickly as before."""
+    agents = {slot: agent(slot, host=f"host-{slot % 6}") for slot in range(12)}
+    cluster = Cluster(agents=agents, data_shards=M, parity_shards=K)
+    crowded = stripe_on(1, 7, 2, 8, 3, 9)
+    free = {slot for slot in agents if slot not in (1, 7, 2, 8, 3, 9)}
+    assert spread_out(crowded, cluster)
+    for slow in free:
+        targets = spread_out(crowded, with_agent(cluster, slow, slow=True))
+        assert targets
+        assert slow not in targets.values()
+    for slow in free:
+        cluster = with_agent(cluster, slow, slow=True)
+    assert spread_out(crowded, cluster) == {}
+
+
 @given(
     st.lists(st.integers(0, 3), min_size=TOTAL, max_size=12),
     st.sets(st.integers(0, TOTAL - 1), min_size=1, max_size=K),
