@@ -14,10 +14,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xxhash import xxh3_64, xxh3_64_digest, xxh3_64_intdigest, xxh64, xxh64_intdigest
+from xxhash import (
+    xxh3_64,
+    xxh3_64_digest,
+    xxh3_64_intdigest,
+    xxh64,
+    xxh64_digest,
+    xxh64_intdigest,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from typing_extensions import Buffer
 
@@ -60,11 +67,13 @@ def verify_blocks(data: Buffer, checksums: Buffer, *, seed: int, first_block: in
     )
 
 
-def joint_checksum(parts: Iterable[Buffer], *, fast: bool) -> bytes:
+def joint_checksum(first: Buffer, rest: Sequence[Buffer] = (), *, fast: bool) -> bytes:
     """The checksum of parts that follow one another, big-endian: XXH3-64, or XXH64 if it must
     be one that a JVM has. XXH3 takes a fifth of the time."""
-    hash_ = xxh3_64() if fast else xxh64()
-    for part in parts:
+    if not rest:
+        return xxh3_64_digest(first) if fast else xxh64_digest(first)
+    hash_ = xxh3_64(first) if fast else xxh64(first)
+    for part in rest:
         hash_.update(part)
     return hash_.digest()
 

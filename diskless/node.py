@@ -134,9 +134,14 @@ class Node:
         """What stores bytes, reads them, and makes them again."""
         cluster, tuning = self.settings.cluster, self.settings.cluster.tuning
         self.memory = Memory(cluster.memory_bytes)
-        self.memory.meter(self.replica.weigh)
-        self.memory.meter(lambda: {"ballast": self.faults.ballast_bytes})
-        self.memory.meter(lambda: {"caches": paths.bytes_remembered()})
+        self.memory.meter(self.replica.weigh, self.replica.weights)
+        self.memory.meter(
+            lambda: {
+                "ballast": self.faults.ballast_bytes,
+                "caches": paths.bytes_remembered(),
+            },
+            lambda: (self.faults.ballast_bytes, paths.bytes_remembered()),
+        )
         self.shards = ShardStore(memory=self.memory, now_s=time.monotonic)
         self.holders = Holders(slot=self.slot, shards=self.shards, peers=self.peers)
         self.writer = Writer(

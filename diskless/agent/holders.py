@@ -4,7 +4,8 @@ The one place that knows whether a shard lies here or elsewhere: whoever stores,
 drops shards asks it, and need not know.
 """
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from diskless.agent.ports import Buffer, ShardPeers
 from diskless.agent.shards import ShardStore
@@ -19,7 +20,7 @@ class Holders:
         self._shards = shards
         self._peers = peers
 
-    async def store(
+    def store(
         self,
         agent: AgentInfo,
         *,
@@ -29,13 +30,12 @@ class Holders:
         checksums: bytes,
         version: int = 0,
         from_reserve: bool = False,
-    ) -> int:
+    ) -> Coroutine[Any, Any, int]:
         if agent.slot == self._slot:
-            return self._shards.store(
-                stripe, index, memoryview(data), checksums,
-                version=version, from_reserve=from_reserve,
-            )  # fmt: skip
-        return await self._peers.store(
+            return self._store_here(
+                stripe, index, data, checksums, version=version, from_reserve=from_reserve
+            )
+        return self._peers.store(
             agent,
             stripe=stripe,
             index=index,
@@ -45,14 +45,33 @@ class Holders:
             from_reserve=from_reserve,
         )
 
-    async def fetch(
+    async def _store_here(
+        self,
+        stripe: str,
+        index: int,
+        data: Buffer,
+        checksums: bytes,
+        *,
+        version: int,
+        from_reserve: bool,
+    ) -> int:
+        return self._shards.store(
+            stripe, index, memoryview(data), checksums, version=version, from_reserve=from_reserve
+        )
+
+    def fetch(
         self, agent: AgentInfo, *, stripe: str, index: int, first_block: int, blocks: int
-    ) -> tuple[memoryview, bytes]:
+    ) -> Coroutine[Any, Any, tuple[memoryview, bytes]]:
         if agent.slot == self._slot:
-            return self._shards.fetch(stripe, index, first_block=first_block, blocks=blocks)
-        return await self._peers.fetch(
+            return self._fetch_here(stripe, index, first_block=first_block, blocks=blocks)
+        return self._peers.fetch(
             agent, stripe=stripe, index=index, first_block=first_block, blocks=blocks
         )
+
+    async def _fetch_here(
+        self, stripe: str, index: int, *, first_block: int, blocks: int
+    ) -> tuple[memoryview, bytes]:
+        return self._shards.fetch(stripe, index, first_block=first_block, blocks=blocks)
 
     async def drop(self, agent: AgentInfo, stripes: Sequence[str]) -> None:
         if agent.slot == self._slot:

@@ -15,6 +15,7 @@ use. What an idle agent takes is not in it.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
+from typing import NamedTuple
 
 from diskless.config import format_bytes
 from diskless.errors import CapacityExceeded
@@ -42,21 +43,35 @@ class Use(Enum):
 
 LASTING = ("shards", "inline", "files", "directories", "names", "ledger", "answers", "ballast")
 """Kinds that stay until somebody deletes something."""
+_LASTING = frozenset(LASTING)
 PASSING = ("log", "events", "uploads", "stripes", "requests", "replies", "connections", "caches")
 """Kinds that pass by themselves, each within a limit of its own."""
+
+
+class Meter(NamedTuple):
+    """A part that keeps a count of its own."""
+
+    by_kind: Callable[[], Mapping[str, int]]
+    sums: Callable[[], tuple[int, int]]
+    """The same in two numbers: what lasts, and what passes. Asked with every write, so that
+    it must be cheap."""
 
 
 class Memory:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._charged: dict[str, int] = dict.fromkeys((*LASTING, *PASSING), 0)
-        self._charged_sum = 0
-        self._meters: list[Callable[[], Mapping[str, int]]] = []
+        self._charged_lasting = 0
+        self._charged_passing = 0
+        self._meters: list[Meter] = []
 
     def charge(self, kind: str, count: int) -> None:
         """Counts `count` more bytes of a kind; fewer if it is negative."""
         self._charged[kind] += count
-        self._charged_sum += count
+        if kind in _LASTING:
+            self._charged_lasting += count
+        else:
+            self._charged_passing += count
         assert self._charged[kind] >= 0, (kind, count)
 
     def release(self, kind: str, count: int) -> None:
@@ -71,9 +86,20 @@ class Memory:
         finally:
             self.release(kind, count)
 
-    def meter(self, read: Callable[[], Mapping[str, int]]) -> None:
-        """From now on also counts what `read` tells, which must be cheap to ask."""
-        self._meters.append(read)
+    def meter(
+        self, by_kind: Callable[[], Mapping[str, int]], sums: Callable[[], tuple[int, int]]
+    ) -> None:
+        """From now on also counts what a part tells of itself."""
+        self._meters.append(Meter(by_kind, sums))
+
+    def sums(self) -> tuple[int, int]:
+        """What lasts, and what passes."""
+        lasting, passing = self._charged_lasting, self._charged_passing
+        for meter in self._meters:
+            more_lasting, more_passing = meter.sums()
+            lasting += more_lasting
+            passing += more_passing
+        return lasting, passing
 
     def of(self, kind: str) -> int:
         """What is charged of a kind, without what is metered."""
@@ -81,27 +107,28 @@ class Memory:
 
     @property
     def used(self) -> int:
-        return self._charged_sum + sum(sum(read().values()) for read in self._meters)
+        return sum(self.sums())
 
     @property
     def lasting(self) -> int:
-        return lasting(self.by_kind())
+        return self.sums()[0]
 
     def by_kind(self) -> dict[str, int]:
         """Every kind, also those of which there is nothing."""
         found = dict(self._charged)
-        for read in self._meters:
-            for kind, count in read().items():
+        for meter in self._meters:
+            for kind, count in meter.by_kind().items():
                 found[kind] += count
         return found
 
     def room(self, use: Use) -> int:
         """How many bytes more there may be for this use; negative if it is past its end."""
-        left = self.bytes_max - self.used
+        lasting, passing = self.sums()
+        left = self.bytes_max - lasting - passing
         if use is Use.TRANSIT:
             return left
         grace = int(self.bytes_max * PASSING_GRACE)
-        return min(int(self.bytes_max * (1 - use.value)) - self.lasting, left + grace)
+        return min(int(self.bytes_max * (1 - use.value)) - lasting, left + grace)
 
     def check(self, count: int, use: Use, what: str) -> None:
         """Raises CapacityExceeded if `count` bytes more have no room."""

@@ -71,7 +71,10 @@ class Reader:
         self._stripes_max = min(
             int(CACHE_SHARE * memory.bytes_max / STRIPE_CACHED_BYTES), STRIPES_CACHED_MAX
         )
-        memory.meter(lambda: {"caches": STRIPE_CACHED_BYTES * len(self._stripes)})
+        memory.meter(
+            lambda: {"caches": STRIPE_CACHED_BYTES * len(self._stripes)},
+            lambda: (0, STRIPE_CACHED_BYTES * len(self._stripes)),
+        )
         self._complaints: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._moved: set[str] = set()
         self._refresh: asyncio.Task[None] | None = None

@@ -157,6 +157,16 @@ class Replica:
             found["log"] += staged.state.bytes_used
         return found
 
+    def weights(self) -> tuple[int, int]:
+        """What `weigh` tells in two numbers: what lasts, and what passes."""
+        if self._voter is None:
+            return 0, 0
+        passing = self._voter.bytes_held() + self.events.bytes_used
+        staged = self._voter.staged()
+        if isinstance(staged, vr.NamespaceMachine):
+            passing += staged.state.bytes_used
+        return self.state.bytes_used, passing
+
     def status(self) -> vr.ReplicaStatus | None:
         return self._voter.report(_clock_ms()) if self._voter is not None else None
 

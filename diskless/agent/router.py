@@ -90,8 +90,10 @@ class Router:
         """`reply` of the answer, at once where this agent leads, which costs no turn of the
         loop. Raises what the query does."""
         if self._replica.leads:
-            with contextlib.suppress(Unavailable, NotLeader):
+            try:
                 return reply(self._replica.answer(query))
+            except (Unavailable, NotLeader):
+                pass  # there may be another leader by now
 
         async def afar() -> T:
             return reply(await self.query(query))

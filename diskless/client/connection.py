@@ -32,6 +32,7 @@ from diskless.protocol.frames import (
     VERSION_PLAIN,
     Header,
     check_sound,
+    checksum_bytes,
     pack_head,
     pack_within,
     unpack_header,
@@ -163,7 +164,7 @@ class Connection:
             raise self._broken(f"garbled reply: {error}") from error
         return Reply(header.request, decoded, payload, None)
 
-    def _receive_frame(self, deadline: float) -> tuple[Header, Buffer, bytearray | memoryview]:
+    def _receive_frame(self, deadline: float) -> tuple[Header, bytes, bytearray | memoryview]:
         """A frame as it was sent. A refusal may come without a checksum, from an agent that
         could not read our version."""
         self._fill(HEADER_BYTES, deadline)
@@ -173,8 +174,10 @@ class Connection:
         except BadFrame as error:
             raise self._broken(f"garbled reply: {error}", Garbled) from error
         self._start += HEADER_BYTES
-        checksum = bytes(self._take(header.checksum_bytes, deadline))
-        meta = self._take(header.meta_bytes, deadline)
+        checksum_size = checksum_bytes(header.version)
+        prelude = self._take(checksum_size + header.meta_bytes, deadline)
+        # They are only good until the next receive.
+        checksum, meta = bytes(prelude[:checksum_size]), bytes(prelude[checksum_size:])
         expected = self._expected.get(header.request)
         into = expected.into if expected is not None and header.kind == Kind.DONE else None
         payload = self._take_payload(header.payload_bytes, into, deadline)
@@ -183,7 +186,7 @@ class Connection:
         if header.version != VERSION:
             raise self._broken(f"sent a reply of version {header.version}, not {VERSION}")
         try:
-            check_sound(header.version, packed, checksum, meta, payload)
+            check_sound(header.version, packed + meta, payload, checksum)
         except Garbled:
             raise self._broken("sent a reply that was damaged on its way", Garbled) from None
         return header, meta, payload

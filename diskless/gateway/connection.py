@@ -205,6 +205,7 @@ class Connection(asyncio.BufferedProtocol):
             if held.reply_reserved:
                 gateway.replies.release(held.reply_bytes)
         self._fetched_all()
+        self._parser.close()
         self._park(0)
         gateway.connection_lost(self, greeted=self._greeted)
 
@@ -219,8 +220,11 @@ class Connection(asyncio.BufferedProtocol):
         except DisklessError as error:
             self.refuse_and_close(error)
             return
-        self._read(drained)
-        self._park(self._parser.park())
+        if drained != self._reading:
+            self._read(drained)
+        kept = self._parser.park()
+        if kept != self._parked_bytes:
+            self._park(kept)
 
     def _park(self, kept: int) -> None:
         self._gateway.parked_bytes += kept - self._parked_bytes

@@ -142,7 +142,7 @@ class Gateway:
         """Received, and not started yet, on all connections."""
         self.slow: dict[Connection, None] = {}
         """Connections whose clients do not fetch their replies, the slowest first."""
-        memory.meter(self._weigh)
+        memory.meter(self._weigh, self._weights)
         self.unix_path = ""
         self.tcp_port = 0
         self._backend = backend
@@ -180,6 +180,18 @@ class Gateway:
             "requests": requests.reserved + requests.reserved_small + self.parked_bytes,
             "replies": replies.reserved + UNSENT_BYTES_HIGH * len(self.slow),
         }
+
+    def _weights(self) -> tuple[int, int]:
+        """What `_weigh` tells in two numbers: what lasts, and what passes."""
+        requests, replies = self.requests, self.replies
+        return 0, (
+            CONNECTION_BYTES * len(self._connections)
+            + requests.reserved
+            + requests.reserved_small
+            + self.parked_bytes
+            + replies.reserved
+            + UNSENT_BYTES_HIGH * len(self.slow)
+        )
 
     async def start(self, unix_path: str, tcp_host: str, tcp_port: int = 0) -> None:
         """Opens both doors; `tcp_port` then holds the port, the given one if it is free.

@@ -88,14 +88,17 @@ class Tally:
 
     def count(self, judged: Judgement, parity_shards: int, stripes: int) -> None:
         """Adds so many stripes of this kind, or takes them away."""
-        spare = judged.spare
+        spare, spare_hosts = judged.spare, judged.spare_hosts
         self._standings[
             "lost" if spare < 0 else "healthy" if spare >= parity_shards else "degraded"
         ] += stripes
-        for counter, key in ((self._spares, spare), (self._spares_hosts, judged.spare_hosts)):
-            counter[key] += stripes
-            if not counter[key]:
-                del counter[key]
+        self._spares[spare] += stripes
+        self._spares_hosts[spare_hosts] += stripes
+        if stripes < 0:
+            if not self._spares[spare]:
+                del self._spares[spare]
+            if not self._spares_hosts[spare_hosts]:
+                del self._spares_hosts[spare_hosts]
 
     def copy(self) -> "Tally":
         other = Tally()
@@ -221,11 +224,14 @@ class Health:
         group.stripes += stripes
         group.payload_bytes += payload_bytes
         self._tally.count(group.judged, group.sample.parity_shards, stripes)
+        placed, at = self.shards_placed, self.shards_at
         for place in group.sample.places:
-            self.shards_placed[place.slot] += stripes
-            self.shards_at[place] += stripes
-            if not self.shards_at[place]:
-                del self.shards_at[place]
+            placed[place.slot] += stripes
+            at[place] += stripes
+        if stripes < 0:
+            for place in group.sample.places:
+                if not at[place]:
+                    del at[place]
 
     def _add_group(self, key: _Key, like: Stripe) -> Group:
         self._last_id += 1

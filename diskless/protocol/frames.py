@@ -35,10 +35,8 @@ RECEIVE_BYTES = 64 * KIB
 """Frames up to this size are cut out of one buffer, many for each recv. The body of a
 larger one is received straight into memory of its own."""
 SPARE_BUFFERS_MAX = 16
-"""Buffers that wait for the next connection that receives something: thousands of idle
-connections have none."""
-
-_spare_buffers: list[memoryview] = []
+"""Buffers that wait for the next connection that receives something, or that a connection
+keeps while it is idle: of thousands of idle connections the others have none."""
 
 _HEADER = struct.Struct(">HBBHHQII")
 HEADER_BYTES = _HEADER.size
@@ -57,11 +55,6 @@ class Header(NamedTuple):
     meta_bytes: int
     payload_bytes: int
     version: int = VERSION_PLAIN
-
-    @property
-    def checksum_bytes(self) -> int:
-        """Of the checksum that follows the header."""
-        return 0 if self.version == VERSION_PLAIN else CHECKSUM_BYTES
 
 
 class Frame(NamedTuple):
@@ -98,28 +91,23 @@ def pack_head(
     roster: int = 0,
 ) -> bytes:
     """All of a frame that comes before its payload, the `parts`: header, checksum, meta."""
-    header = pack_header(
-        kind,
-        request,
-        meta_bytes=len(meta),
-        payload_bytes=sum([len(part) for part in parts]) if parts else 0,
-        leader=leader,
-        roster=roster,
-        version=version,
-    )
-    return header + checksum_of(version, header, meta, *parts) + meta
-
-
-def checksum_of(version: int, header: Part, *body: Part) -> bytes:
-    """What follows the header of such a frame: nothing if its version has no checksum."""
+    payload_bytes = sum([len(part) for part in parts]) if parts else 0
+    header = _HEADER.pack(MAGIC, version, kind, leader, roster, request, len(meta), payload_bytes)
     if version == VERSION_PLAIN:
-        return b""
-    return joint_checksum((header, *body), fast=version == VERSION)
+        return header + meta
+    return header + joint_checksum(header + meta, parts, fast=version == VERSION) + meta
 
 
-def check_sound(version: int, header: Part, checksum: Part, *body: Part) -> None:
-    """Raises Garbled if a frame is not as it was sent."""
-    if checksum_of(version, header, *body) != checksum:
+def checksum_bytes(version: int) -> int:
+    """Of the checksum that follows the header of such a frame."""
+    return 0 if version == VERSION_PLAIN else CHECKSUM_BYTES
+
+
+def check_sound(version: int, head: Part, payload: Part, checksum: Part) -> None:
+    """Raises Garbled if a frame, whose `head` is its header and meta, is not as it was sent.
+    It must have a checksum."""
+    rest = (payload,) if payload else ()
+    if joint_checksum(head, rest, fast=version == VERSION) != checksum:
         raise Garbled("a frame was damaged on its way: send it again, through another agent")
 
 
@@ -148,6 +136,24 @@ def _admit_all(body_bytes: int) -> bool:
     return True
 
 
+class _Buffers:
+    """The buffers of all connections of a process, as far as those are idle."""
+
+    def __init__(self) -> None:
+        self.spare: list[memoryview] = []
+        self.kept = 0
+
+    def take(self) -> memoryview:
+        return self.spare.pop() if self.spare else memoryview(bytearray(RECEIVE_BYTES))
+
+    def give_back(self, buffer: memoryview) -> None:
+        if len(self.spare) < SPARE_BUFFERS_MAX:
+            self.spare.append(buffer)
+
+
+_buffers = _Buffers()
+
+
 class FrameParser:
     """Cuts frames out of a byte stream that arrives in pieces of any size.
 
@@ -157,7 +163,8 @@ class FrameParser:
     stalled, or while `next()` still has frames to give, no more bytes may be received.
     A frame given out owns its bytes, and is as it was sent: the parser never touches them
     again. All frames of a stream have the version of its first. `park()` when there is nothing
-    to do for a while: then it keeps what has come of the next frames, and no buffer.
+    to do for a while: then it keeps what has come of the next frames, and a buffer only if few
+    others do. `close()` at the end.
     """
 
     def __init__(
@@ -170,12 +177,14 @@ class FrameParser:
         self.stalled = False
         self._admit = admit
         self._buffer: memoryview | None = None
+        self._keeps_buffer = False
         self._parked = b""
         self._start = 0
         self._end = 0
         self._header: Header | None = None
         self._packed = b""  # the header as it came
         self._version: int | None = None
+        self._checksum_bytes = 0
         self._body: memoryview | None = None
         self._filled = 0
 
@@ -198,34 +207,49 @@ class FrameParser:
         """Where the next bytes belong; never empty."""
         if self._body is not None:
             return self._body[self._filled :]
-        buffer = self._unpark()
+        buffer = self._buffer
+        if buffer is None:
+            buffer = self._unpark()
+        if not self._start:
+            return buffer[self._end :] if self._end else buffer
         left = self._end - self._start
-        if self._start:
+        if left:
             buffer[:left] = buffer[self._start : self._end]
-            self._start, self._end = 0, left
+        self._start, self._end = 0, left
         return buffer[left:]
 
     def park(self) -> int:
-        """Gives the buffer back; returns how many bytes are kept until more come."""
-        if self._buffer is not None:
-            if self._start < self._end:
-                self._parked = bytes(self._buffer[self._start : self._end])
-            if len(_spare_buffers) < SPARE_BUFFERS_MAX:
-                _spare_buffers.append(self._buffer)
-            self._buffer, self._start, self._end = None, 0, 0
+        """Gives the buffer back if too many are kept; returns how many bytes of the next frames
+        have come."""
+        if self._buffer is None:
+            return len(self._parked)
+        if self._keeps_buffer or _buffers.kept < SPARE_BUFFERS_MAX:
+            if not self._keeps_buffer:
+                self._keeps_buffer = True
+                _buffers.kept += 1
+            return self._end - self._start
+        if self._start < self._end:
+            self._parked = bytes(self._buffer[self._start : self._end])
+        _buffers.give_back(self._buffer)
+        self._buffer, self._start, self._end = None, 0, 0
         return len(self._parked)
 
+    def close(self) -> None:
+        """No more will be asked of it."""
+        if self._keeps_buffer:
+            self._keeps_buffer = False
+            _buffers.kept -= 1
+        if self._buffer is not None:
+            _buffers.give_back(self._buffer)
+            self._buffer, self._start, self._end = None, 0, 0
+
     def _unpark(self) -> memoryview:
-        if self._buffer is None:
-            try:
-                self._buffer = _spare_buffers.pop()
-            except IndexError:
-                self._buffer = memoryview(bytearray(RECEIVE_BYTES))
-            if self._parked:
-                self._end = len(self._parked)
-                self._buffer[: self._end] = self._parked
-                self._parked = b""
-        return self._buffer
+        buffer = self._buffer = _buffers.take()
+        if self._parked:
+            self._end = len(self._parked)
+            buffer[: self._end] = self._parked
+            self._parked = b""
+        return buffer
 
     def received(self, count: int) -> None:
         """`count` bytes were put at the front of the last `get_buffer()`."""
@@ -244,7 +268,7 @@ class FrameParser:
         then."""
         if self.stalled:
             return None
-        if self._parked:
+        if self._buffer is None and (self._parked or self._header is not None):
             self._unpark()
         header = self._header
         if header is None:
@@ -255,9 +279,12 @@ class FrameParser:
                 return None
         if self._body is not None:
             return self._take_large(header)
-        body_bytes = header.checksum_bytes + header.meta_bytes + header.payload_bytes
+        body_bytes = self._checksum_bytes + header.meta_bytes + header.payload_bytes
         if self._end - self._start >= body_bytes:
-            return self._take_small(header)
+            assert self._buffer is not None
+            frame = self._cut(header, self._buffer, self._start, copy=True)
+            self._start += body_bytes
+            return frame
         if HEADER_BYTES + body_bytes > RECEIVE_BYTES:
             self._move_to_own_memory(body_bytes)
         return None
@@ -265,29 +292,28 @@ class FrameParser:
     def _begin(self) -> Header | None:
         """Takes the header of the next frame, and gives it if its body is admitted."""
         assert self._buffer is not None
-        header = unpack_header(self._buffer, self._start)
-        if self._version is not None and header.version != self._version:
-            raise BadFrame(f"version is {header.version} after frames of version {self._version}")
-        self._version = header.version
+        start = self._start
+        header = unpack_header(self._buffer, start)
+        if header.version != self._version:
+            if self._version is not None:
+                raise BadFrame(
+                    f"version is {header.version} after frames of version {self._version}"
+                )
+            self._version = header.version
+            self._checksum_bytes = checksum_bytes(header.version)
         self._header = header
-        self._packed = bytes(self._buffer[self._start : self._start + HEADER_BYTES])
-        self._start += HEADER_BYTES
+        self._start = start + HEADER_BYTES
+        self._packed = bytes(self._buffer[start : self._start])
         body_bytes = header.meta_bytes + header.payload_bytes
         if body_bytes > self.body_bytes_max:
             raise BadFrame(
                 f"{body_bytes} bytes of meta and payload, "
                 f"at most {self.body_bytes_max} are allowed here"
             )
-        self.stalled = not self._admit(body_bytes)
-        return None if self.stalled else header
-
-    def _take_small(self, header: Header) -> Frame:
-        end = self._start + header.checksum_bytes + header.meta_bytes + header.payload_bytes
-        buffer = self._buffer
-        # Without one it is parked, and the frame is only a header.
-        body = memoryview(b"" if buffer is None else bytes(buffer[self._start : end]))
-        self._start = end
-        return self._cut(header, body)
+        if self._admit(body_bytes):
+            return header
+        self.stalled = True
+        return None
 
     def _take_large(self, header: Header) -> Frame | None:
         body = self._body
@@ -295,14 +321,22 @@ class FrameParser:
         if self._filled < len(body):
             return None
         self._body = None
-        return self._cut(header, body)
+        return self._cut(header, body, 0, copy=False)
 
-    def _cut(self, header: Header, body: memoryview) -> Frame:
-        """The frame of a whole body, if that is as it was sent."""
-        checksum, body = body[: header.checksum_bytes], body[header.checksum_bytes :]
-        check_sound(header.version, self._packed, checksum, body)
+    def _cut(self, header: Header, body: memoryview, start: int, *, copy: bool) -> Frame:
+        """The frame whose checksum, meta and payload begin at `start`, if it is as it was sent."""
+        meta_at = start + self._checksum_bytes
+        payload_at = meta_at + header.meta_bytes
+        meta = bytes(body[meta_at:payload_at])
+        payload: bytes | memoryview = b""
+        if header.payload_bytes:
+            payload = body[payload_at : payload_at + header.payload_bytes]
+            if copy:
+                payload = bytes(payload)
+        if self._checksum_bytes:
+            check_sound(header.version, self._packed + meta, payload, body[start:meta_at])
         self._header = None
-        return Frame(header, body[: header.meta_bytes], body[header.meta_bytes :])
+        return Frame(header, meta, payload)
 
     def _move_to_own_memory(self, body_bytes: int) -> None:
         here = self._end - self._start

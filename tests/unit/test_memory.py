@@ -20,11 +20,12 @@ from diskless.namespace.state import NamespaceState
 
 def test_the_account_is_the_sum_of_what_is_charged_and_what_is_metered() -> None:
     memory, inline = Memory(1000), [0]
-    memory.meter(lambda: {"inline": inline[0], "log": 7})
+    memory.meter(lambda: {"inline": inline[0], "log": 7}, lambda: (inline[0], 7))
     memory.charge("shards", 100)
     inline[0] = 50
     assert memory.used == 157
     assert memory.lasting == 150
+    assert memory.sums() == (150, 7)
     assert {kind: n for kind, n in memory.by_kind().items() if n} == {
         "shards": 100, "inline": 50, "log": 7,
     }  # fmt: skip
