@@ -10,7 +10,9 @@ ROOT = "/"
 
 
 _REFUSED = frozenset(("", ".", ".."))
-_REMEMBERED = 4096
+_REMEMBERED = 512
+"""A path is asked for a few times while it is written or read, and seldom later. All agents of a
+process share what is remembered, and each counts it as its own."""
 _REMEMBERED_CHARS_MAX = 256
 """Longer paths are not remembered: thousands of them would take tens of MiB."""
 SPLIT_BYTES = 640

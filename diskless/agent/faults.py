@@ -21,21 +21,20 @@ class Faults:
         """How much later whatever is sent to a slot leaves."""
         self.ballast_bytes = 0
         """Memory that counts as used and holds nothing."""
-        self._mended = asyncio.Event()
-
-    @property
-    def disturbs(self) -> bool:
+        self.disturbs = False
         """Whether anything about messages is planted; asked for every one of them."""
-        return bool(self.cut or self.delays_s)
+        self._mended = asyncio.Event()
 
     def cut_off(self, slots: Collection[int]) -> None:
         """From now on, exactly these slots cannot be reached from here."""
         self._mended.set()
         self._mended = asyncio.Event()
         self.cut = frozenset(slots)
+        self.disturbs = bool(self.cut or self.delays_s)
 
     def slow_down(self, delays_s: Mapping[int, float]) -> None:
         self.delays_s = {slot: delay_s for slot, delay_s in delays_s.items() if delay_s > 0}
+        self.disturbs = bool(self.cut or self.delays_s)
 
     def heal(self) -> None:
         self.cut_off(())

@@ -214,7 +214,8 @@ class Replica:
     # -- messages of other voters ---------------------------------------------------
 
     def meet(self, slot: int, address: str) -> None:
-        self._roster.meet({slot: address})
+        if self._roster.address_of(slot) != address:
+            self._roster.meet({slot: address})
 
     def receive(self, sender: int, message: bytes) -> None:
         """Takes a message; an empty one only opens a stream. Raises BadRequest when it is
@@ -331,11 +332,14 @@ class Replica:
         if self._closed:
             return
         for effect in effects:
+            if type(effect) is vr.Send:  # as nearly always
+                data = messages.encode(effect.message)
+                for slot in effect.to:
+                    address = self._roster.address_of(slot)
+                    if address is not None:
+                        self._peers.post(slot, address, data)
+                continue
             match effect:
-                case vr.Send(to, message):
-                    data = messages.encode(message)
-                    for slot in to:
-                        self._post(slot, data)
                 case vr.Reply(request, results, op, voters):
                     log.debug("acknowledged op=%d view=%d voters=%s", op, self.view, voters)
                     self._settle(request, results)
@@ -363,11 +367,6 @@ class Replica:
         if self.leading is not None:
             self.leading.end()
         self.leading = self._lead() if leads else None
-
-    def _post(self, slot: int, data: bytes) -> None:
-        address = self._roster.address_of(slot)
-        if address is not None:
-            self._peers.post(slot, address, data)
 
     def _rejection(self, reason: vr.RejectReason) -> DisklessError:
         if reason is vr.RejectReason.NOT_LEADER:

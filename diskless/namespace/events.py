@@ -90,9 +90,9 @@ class EventLog:
     ) -> None:
         if isinstance(command, c.Commit):
             for put, result in zip(command.puts, results, strict=True):
-                self._notes.append(
-                    _Note(op, time_ms, elapsed_ms, _summary(put.files), _short(result))
-                )
+                if type(result) is not c.Done:
+                    result = _short(result)
+                self._notes.append(_Note(op, time_ms, elapsed_ms, _summary(put.files), result))
         elif not isinstance(command, c.Sweep):
             # The delete has been noted, and many sweeps follow a large one.
             what = _shortened(command)
@@ -120,9 +120,7 @@ class EventLog:
 
 
 def _summary(files: tuple[c.NewFile, ...]) -> _Put:
-    path = files[0].path if files else ""
-    if len(path) > TEXT_CHARS_MAX:
-        path = path[:TEXT_CHARS_MAX]
+    path = files[0].path[:TEXT_CHARS_MAX] if files else ""
     if len(files) == 1:
         return _Put(path, 1, files[0].size)
     return _Put(path, len(files), sum(file.size for file in files))

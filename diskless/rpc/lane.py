@@ -197,15 +197,19 @@ class _Inbound(asyncio.Protocol):
             self._patience.cancel()
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
+        buffer = self._buffer
         try:
-            at = self._take_whole_messages()
+            if buffer:
+                buffer += data
+                del buffer[: self._take_whole_messages(buffer)]
+            else:  # as nearly always: a message comes whole
+                at = self._take_whole_messages(data)
+                if at < len(data):
+                    buffer += data[at:]
         except DisklessError as error:
             peer = self._transport.get_extra_info("peername")
             log.warning("lane closed peer=%s error=%s", peer, error)
             self.abort()
-            return
-        del self._buffer[:at]
 
     def abort(self) -> None:
         self._buffer.clear()
@@ -215,19 +219,19 @@ class _Inbound(asyncio.Protocol):
         if self._hello is None:
             self.abort()
 
-    def _take_whole_messages(self) -> int:
+    def _take_whole_messages(self, data: bytes | bytearray) -> int:
         """Hands on what has come whole; returns how many bytes that was."""
-        at, have = 0, len(self._buffer)
+        at, have = 0, len(data)
         while have - at >= _LENGTH_BYTES:
             start = at + _LENGTH_BYTES
-            size = int.from_bytes(self._buffer[at:start])
+            size = int.from_bytes(data[at:start])
             limit = HELLO_BYTES_MAX if self._hello is None else MESSAGE_BYTES_MAX
             if size > limit:
                 raise BadFrame(f"a message of {size} bytes, at most {limit} are allowed")
             if have - start < size:
                 break
             at = start + size
-            self._take(bytes(self._buffer[start:at]))
+            self._take(bytes(data[start:at]))
         return at
 
     def _take(self, message: bytes) -> None:

@@ -209,9 +209,10 @@ class Peers:
         if self._closed:
             return
         key = (REPLICA_METHOD, slot, address)
-        if key not in self._links:
-            self._links[key] = self._introduce(slot, address)
-        link = self._links[key][1]
+        known = self._links.get(key)
+        if known is None:
+            known = self._links[key] = self._introduce(slot, address)
+        link = known[1]
         assert isinstance(link, VoterLink)
         link.post(message)
 

@@ -50,9 +50,10 @@ class VoterLink:
         )
 
     def post(self, message: bytes) -> None:
-        if self._lane is not None and self._lane.usable:
+        lane = self._lane
+        if lane is not None and lane.usable:
             self._count_message()
-            self._lane.send(message)
+            lane.send(message)
         else:
             self._stream.post(message, len(message))
 
