@@ -157,9 +157,11 @@ class Normal(Core):
     def _on_prepare_ok(self, sender: int, message: m.PrepareOk, now_ms: int) -> None:
         if message.view != self.view or not self.leads:
             return
-        if message.sent_ms > self._echo[sender]:
-            self._echo[sender] = message.sent_ms
+        sent_ms = message.sent_ms
+        if sent_ms > self._echo[sender]:
+            self._echo[sender] = sent_ms
             self._wall.heard(sender, message.wall_ms, now_ms)
+            self._note_trip(sender, now_ms - sent_ms)
         if message.op > self._match[sender]:
             self._match[sender] = message.op
             if message.op > self.commit:
@@ -266,6 +268,9 @@ class Normal(Core):
         return self._led_until + self.timing.lease_ms < now_ms
 
     # -- other parts -------------------------------------------------------------
+
+    def _note_trip(self, slot: int, trip_ms: int) -> None:
+        raise NotImplementedError
 
     def _heard_of_view(self, sender: int, view: int, now_ms: int) -> None:
         raise NotImplementedError

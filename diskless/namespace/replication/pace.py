@@ -59,13 +59,10 @@ class Paced(Recovering):
         self._news = False
         super()._begin_view(now_ms)
 
-    def _on_prepare_ok(self, sender: int, message: m.PrepareOk, now_ms: int) -> None:
-        if message.view == self.view and self.leads:
-            trip_ms = now_ms - message.sent_ms
-            known = self._trips[sender]
-            if known is None or trip_ms < known:
-                self._trips[sender] = trip_ms
-        super()._on_prepare_ok(sender, message, now_ms)
+    def _note_trip(self, slot: int, trip_ms: int) -> None:
+        known = self._trips[slot]
+        if known is None or trip_ms < known:
+            self._trips[slot] = trip_ms
 
     def _forget_votes(self, slot: int) -> None:
         super()._forget_votes(slot)
