@@ -9,26 +9,40 @@ from diskless.config import format_bytes
 
 @verb(
     "du",
-    examples=("diskless du", "diskless du /checkpoints /models", "diskless du --json /"),
+    examples=("diskless du", "diskless du --shared /checkpoints/q1", "diskless du --json /"),
     statuses=(exits.NOT_FOUND, *exits.ASKING),
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("-b", "--bytes", "exact", is_flag=True, help="Sizes in bytes.")
-def command(context: Context, paths: tuple[str, ...], exact: bool) -> None:
-    """Count files and bytes under paths, as written; `status` says what storing them takes."""
+@click.option(
+    "--shared", is_flag=True, help="Also tell bytes that only this path names from shared ones."
+)
+def command(context: Context, paths: tuple[str, ...], exact: bool, shared: bool) -> None:
+    """Count files and bytes under paths, as written; `status` says what storing them takes.
+
+    With --shared, *own* are the bytes that would be free without the path, and *shared* those
+    that a snapshot or a clone names too. It looks at every file that is not shared.
+    """
+
+    def sized(count: int) -> str:
+        return str(count) if exact else format_bytes(count)
+
     targets = context.targets(paths or ("/",))
     client = context.connect(*targets)
     counts = []
     for target in targets:
         summed = client.summary(target.path)
-        size = str(summed.bytes) if exact else format_bytes(summed.bytes)
-        context.say(f"{size:>12}  {summed.files:>8} files  {target.path}")
-        counts.append(
-            {
-                "path": target.path,
-                "files": summed.files,
-                "directories": summed.directories,
-                "bytes": summed.bytes,
-            }
-        )
+        found = {
+            "path": target.path,
+            "files": summed.files,
+            "directories": summed.directories,
+            "bytes": summed.bytes,
+        }
+        line = f"{sized(summed.bytes):>12}  {summed.files:>8} files  "
+        if shared:
+            own = client.own_bytes(target.path)
+            found |= {"own_bytes": own, "shared_bytes": max(summed.bytes - own, 0)}
+            line += f"{sized(own):>12} own  {sized(found['shared_bytes']):>12} shared  "
+        context.say(line + target.path)
+        counts.append(found)
     context.result(counts)

@@ -23,6 +23,8 @@ PROMISE_BROKEN = 19
 NOT_HEALED = 20
 BEYOND_PROMISE = 21
 BOUND_MISSED = 22
+HAS_SNAPSHOTS = 23
+READ_ONLY = 24
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -50,6 +52,8 @@ MEANING = {
     NOT_HEALED: "chaos run: the margin was not k again in time",
     BEYOND_PROMISE: "chaos run: more than k agents were broken, and the store failed loudly",
     BOUND_MISSED: "bench: all was measured, and a bound is missed",
+    HAS_SNAPSHOTS: "a directory has snapshots, which keep it where it is",
+    READ_ONLY: "what is below .snapshot cannot be changed",
     INTERRUPTED: "interrupted",
     BROKEN_PIPE: "whoever read the output went away",
 }

@@ -27,7 +27,7 @@ from diskless.client.connection import Buffer, Connection, Reply
 from diskless.client.descriptor import Descriptor
 from diskless.client.routes import Routes, address
 from diskless.errors import DisklessError, NoCluster, SessionExpired, Unauthorized, Unavailable
-from diskless.protocol.messages import Delete, Empty, Kind, Mkdirs, Peer, Put, Rename
+from diskless.protocol.messages import Empty, Kind, Mutation, Peer
 
 IDLE_MAX = 8
 """Idle connections kept to each agent."""
@@ -36,9 +36,6 @@ SEQUENCES_MAX = 384
 before one that repeats its mutation for long falls behind that, others get a new session."""
 FRESH_S = 1.0
 """A connection idle for longer is looked at before it is used again."""
-
-
-Mutation = Put | Mkdirs | Rename | Delete
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)

@@ -23,7 +23,11 @@ from diskless.config import KIB
 from diskless.errors import BadRequest, NoCluster, NotFound, UploadLost
 from diskless.model import ClusterStatus, Event
 from diskless.protocol.messages import (
+    Change,
+    Clone,
     Delete,
+    DeleteSnapshots,
+    Diff,
     Drain,
     Empty,
     Events,
@@ -35,10 +39,16 @@ from diskless.protocol.messages import (
     Peer,
     Put,
     Rename,
+    RenameSnapshot,
+    Rollback,
+    Snapshot,
+    SnapshotInfo,
+    Snapshots,
     Stat,
     Status,
     Summary,
     Summed,
+    Usage,
 )
 
 TIMEOUT_S = 30.0
@@ -161,9 +171,10 @@ class Client:
         meta = Rename(0, 0, source, target, overwrite)
         self._caller.mutate(Kind.RENAME, meta, what=f"rename {source} to {target}")
 
-    def delete(self, path: str, *, recursive: bool = False) -> bool:
-        """Whether there was something to delete. Raises DirectoryNotEmpty."""
-        meta = Delete(0, 0, path, recursive)
+    def delete(self, path: str, *, recursive: bool = False, with_snapshots: bool = False) -> bool:
+        """Whether there was something to delete. Raises DirectoryNotEmpty; HasSnapshots, unless
+        those at and below the path may go with it."""
+        meta = Delete(0, 0, path, recursive, with_snapshots)
         reply = self._caller.mutate(Kind.DELETE, meta, what=f"delete {path}")
         return bool(reply.meta.deleted)
 
@@ -192,6 +203,80 @@ class Client:
         """How many files, directories and bytes there are at and under a path."""
         reply = self._caller.call(Kind.SUMMARY, Summary(path), what=f"summary {path}")
         return cast(Summed, reply.meta)
+
+    # The past.
+
+    def snapshot(self, path: str, name: str = "") -> str:
+        """Keeps a directory as it is now, which costs no bytes, under a name that is made up if
+        it is empty; returns the name. It can be read below `PATH/.snapshot/NAME`.
+
+        Raises NotFound, PathIsFile, AlreadyExists for a name that is taken.
+        """
+        return self._snapshot([path], name, cut=False)
+
+    def snapshot_cut(self, paths: Sequence[str], name: str = "") -> str:
+        """Keeps several directories as they are at one moment, all under one name."""
+        return self._snapshot(list(paths), name, cut=True)
+
+    def _snapshot(self, paths: Sequence[str], name: str, *, cut: bool) -> str:
+        meta = Snapshot(session=0, sequence=0, paths=list(paths), name=name, cut=cut)
+        what = f"snapshot {', '.join(paths)}"
+        return str(self._caller.mutate(Kind.SNAPSHOT, meta, what=what).meta.name)
+
+    def snapshots(self, path: str = "") -> Iterator[SnapshotInfo]:
+        """The snapshots of a directory, or all that there are; the oldest first."""
+        after, more = 0, True
+        while more:
+            meta = Snapshots(path, after)
+            page = self._caller.call(Kind.SNAPSHOTS, meta, what=f"snapshots {path}").meta
+            yield from page.snapshots
+            more = page.more and bool(page.snapshots)
+            after = page.snapshots[-1].id if more else 0
+
+    def rename_snapshot(self, path: str, old: str, new: str) -> None:
+        meta = RenameSnapshot(0, 0, path, old, new)
+        self._caller.mutate(Kind.RENAME_SNAPSHOT, meta, what=f"rename snapshot {old} of {path}")
+
+    def delete_snapshots(self, path: str, *names: str) -> None:
+        """All of them or, with NotFound, none. What only they held is freed by and by."""
+        meta = DeleteSnapshots(0, 0, path, list(names))
+        self._caller.mutate(Kind.DELETE_SNAPSHOTS, meta, what=f"delete snapshots of {path}")
+
+    def clone(self, source: str, target: str) -> None:
+        """Gives a file or a directory, also one below `.snapshot`, a second life of its own at
+        `target`, which costs no bytes. Raises NotFound, AlreadyExists."""
+        self._caller.mutate(
+            Kind.CLONE, Clone(0, 0, source, target), what=f"clone {source} to {target}"
+        )
+
+    def rollback(self, path: str, name: str) -> str:
+        """Brings a directory back to a snapshot of it, in one step. What was there becomes a
+        snapshot, whose name is returned: rolling back to that undoes it."""
+        meta = Rollback(session=0, sequence=0, path=path, name=name)
+        return str(self._caller.mutate(Kind.ROLLBACK, meta, what=f"rollback {path}").meta.before)
+
+    def rollback_cut(self, name: str) -> str:
+        """Brings all directories of a cut back to it, in one step; see `rollback`."""
+        meta = Rollback(session=0, sequence=0, name=name, cut=True)
+        return str(self._caller.mutate(Kind.ROLLBACK, meta, what=f"rollback {name}").meta.before)
+
+    def diff(self, path: str, a: str, b: str = "") -> Iterator[Change]:
+        """What is other in snapshot `b` of a directory, or in the directory as it is now, than
+        in snapshot `a`, by path. Costs as much as differs."""
+        after, more = "", True
+        while more:
+            meta = Diff(path, a, b, after)
+            page = self._caller.call(Kind.DIFF, meta, what=f"diff {path}").meta
+            yield from page.changes
+            after, more = page.after, bool(page.after)
+
+    def own_bytes(self, path: str) -> int:
+        """How many bytes at and below a path nothing else names: no snapshot, and no clone."""
+        after, own, more = "", 0, True
+        while more:
+            page = self._caller.call(Kind.USAGE, Usage(path, after), what=f"usage {path}").meta
+            own, after, more = own + page.own_bytes, page.after, bool(page.after)
+        return own
 
     def status(self) -> ClusterStatus:
         """The whole cluster, as its leader sees it: what `diskless status` shows."""

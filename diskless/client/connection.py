@@ -63,6 +63,14 @@ _REPLIES: dict[Kind, Any] = {
     Kind.STATUS: ClusterStatus,
     Kind.EVENTS: messages.EventPage,
     Kind.DRAIN: messages.Drained,
+    Kind.SNAPSHOT: messages.Snapshotted,
+    Kind.SNAPSHOTS: messages.SnapshotList,
+    Kind.RENAME_SNAPSHOT: messages.Empty,
+    Kind.DELETE_SNAPSHOTS: messages.Empty,
+    Kind.CLONE: messages.Empty,
+    Kind.ROLLBACK: messages.RolledBack,
+    Kind.DIFF: messages.Changes,
+    Kind.USAGE: messages.Used,
     Kind.FAULTS: messages.Planted,
 }
 _DECODERS = {kind: msgspec.json.Decoder(type_) for kind, type_ in _REPLIES.items()}

@@ -37,6 +37,14 @@ class Kind(IntEnum):
     STATUS = 16
     EVENTS = 17
     DRAIN = 18
+    SNAPSHOT = 19
+    SNAPSHOTS = 20
+    RENAME_SNAPSHOT = 21
+    DELETE_SNAPSHOTS = 22
+    CLONE = 23
+    ROLLBACK = 24
+    DIFF = 25
+    USAGE = 26
     FAULTS = 32
     DONE = 0x80
     REFUSED = 0x81
@@ -189,15 +197,138 @@ class Rename(Struct):
     overwrite: bool = False
 
 
-class Delete(Struct):
+class Delete(Struct, omit_defaults=True):
     session: Natural
     sequence: Natural
     path: str
     recursive: bool = False
+    snapshots: bool = False
+    """Whether the snapshots at and below the path go with it; else they keep it."""
 
 
 class Deleted(Struct):
     deleted: bool
+
+
+class Snapshot(Struct, kw_only=True):
+    """Keeps directories as they are now. Several are one cut, at one moment; the name is made
+    up if it is empty."""
+
+    session: Natural
+    sequence: Natural
+    paths: list[str]
+    name: str = ""
+    cut: bool = False
+
+
+class Snapshotted(Struct):
+    """The name that the snapshot got; empty if it has been deleted since."""
+
+    name: str
+
+
+class Snapshots(Struct):
+    """Those of a directory, or all if the path is empty; the oldest first, from beyond the
+    number `after` on."""
+
+    path: str = ""
+    after: Natural = 0
+    limit: int = 1000
+
+
+class SnapshotInfo(Struct, frozen=True):
+    path: str
+    name: str
+    time_ms: int
+    op: int
+    """The position in the log that it shows."""
+    cut: str
+    files: int
+    directories: int
+    bytes: int
+    id: int
+
+
+class SnapshotList(Struct):
+    snapshots: list[SnapshotInfo]
+    more: bool
+
+
+class RenameSnapshot(Struct):
+    session: Natural
+    sequence: Natural
+    path: str
+    old: str
+    new: str
+
+
+class DeleteSnapshots(Struct):
+    session: Natural
+    sequence: Natural
+    path: str
+    names: list[str]
+
+
+class Clone(Struct):
+    session: Natural
+    sequence: Natural
+    source: str
+    target: str
+
+
+class Rollback(Struct, kw_only=True):
+    """Brings a directory back to a snapshot of it, or with `cut` all directories of a cut."""
+
+    session: Natural
+    sequence: Natural
+    path: str = ""
+    name: str
+    cut: bool = False
+
+
+class RolledBack(Struct):
+    """The snapshot of what was there before; empty if nothing was, or it is gone by now."""
+
+    before: str
+
+
+class Diff(Struct):
+    """What is other in `b`, or in the directory as it is now, than in `a`."""
+
+    path: str
+    a: str
+    b: str = ""
+    after: str = ""
+    limit: int = 1000
+
+
+class Change(Struct, frozen=True):
+    kind: str
+    """added, removed or changed."""
+    path: str
+    """Relative to the directory."""
+    directory: bool
+    size: int
+    """Of what is there now, or was."""
+
+
+class Changes(Struct):
+    changes: list[Change]
+    after: str
+    """Where to go on; empty at the end."""
+
+
+class Usage(Struct):
+    """How many bytes at and below a path nothing else names."""
+
+    path: str
+    after: str = ""
+
+
+class Used(Struct):
+    own_bytes: int
+    after: str
+    """Where to go on, as in `Changes`: the sum of all pages counts."""
 
 
 class Summary(Struct):
@@ -269,6 +400,11 @@ class Refusal(Struct):
         return error_from_wire(self.reason, self.message)
 
 
+Mutation = (
+    Put | Mkdirs | Rename | Delete | Snapshot | RenameSnapshot | DeleteSnapshots | Clone | Rollback
+)
+"""What happens once: its session and sequence make it so."""
+
 REQUESTS: dict[Kind, type[Struct]] = {
     Kind.HELLO: Hello,
     Kind.SESSION: Empty,
@@ -288,6 +424,14 @@ REQUESTS: dict[Kind, type[Struct]] = {
     Kind.STATUS: Empty,
     Kind.EVENTS: Events,
     Kind.DRAIN: Drain,
+    Kind.SNAPSHOT: Snapshot,
+    Kind.SNAPSHOTS: Snapshots,
+    Kind.RENAME_SNAPSHOT: RenameSnapshot,
+    Kind.DELETE_SNAPSHOTS: DeleteSnapshots,
+    Kind.CLONE: Clone,
+    Kind.ROLLBACK: Rollback,
+    Kind.DIFF: Diff,
+    Kind.USAGE: Usage,
     Kind.FAULTS: Faults,
 }
 

@@ -156,9 +156,28 @@ class DisklessFileSystem extends FileSystem {
     layout.locate(status, start, length)
   }
 
+  // Snapshots, below `.snapshot` of a directory.
+
+  /** Hadoop gives null where nobody chose a name. */
+  override def createSnapshot(path: Path, name: String): Path = {
+    statistics.incrementWriteOps(1)
+    val made = store.snapshot(resolve(path), Option(name).getOrElse(""))
+    new Path(new Path(makeQualified(path), Store.Snapshots), made)
+  }
+
+  override def renameSnapshot(path: Path, old: String, name: String): Unit = {
+    statistics.incrementWriteOps(1)
+    store.renameSnapshot(resolve(path), old, name)
+  }
+
+  override def deleteSnapshot(path: Path, name: String): Unit = {
+    statistics.incrementWriteOps(1)
+    store.deleteSnapshot(resolve(path), name)
+  }
+
   override def hasPathCapability(path: Path, capability: String): Boolean =
     capability.toLowerCase match {
-      case CommonPathCapabilities.ABORTABLE_STREAM => true
+      case CommonPathCapabilities.ABORTABLE_STREAM | CommonPathCapabilities.FS_SNAPSHOTS => true
       case _ => super.hasPathCapability(path, capability)
     }
 

@@ -79,9 +79,22 @@ class DisklessFs(name: URI, conf: Configuration)
       path: Path, start: Long, length: Long): Array[BlockLocation] =
     layout.locate(getFileStatus(path), start, length)
 
+  override def createSnapshot(path: Path, name: String): Path = {
+    val made = store.snapshot(resolve(path), Option(name).getOrElse(""))
+    new Path(new Path(makeQualified(path), Store.Snapshots), made)
+  }
+
+  override def renameSnapshot(path: Path, old: String, name: String): Unit =
+    store.renameSnapshot(resolve(path), old, name)
+
+  override def deleteSnapshot(path: Path, name: String): Unit =
+    store.deleteSnapshot(resolve(path), name)
+
   override def hasPathCapability(path: Path, capability: String): Boolean =
-    capability.toLowerCase == CommonPathCapabilities.ABORTABLE_STREAM ||
-      super.hasPathCapability(path, capability)
+    capability.toLowerCase match {
+      case CommonPathCapabilities.ABORTABLE_STREAM | CommonPathCapabilities.FS_SNAPSHOTS => true
+      case _ => super.hasPathCapability(path, capability)
+    }
 
   override def getFsStatus: FsStatus = new FsStatus(Long.MaxValue, 0, Long.MaxValue)
 

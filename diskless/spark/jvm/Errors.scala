@@ -4,6 +4,7 @@ import java.io.{FileNotFoundException, InterruptedIOException, IOException}
 
 import org.apache.hadoop.fs.{
   FileAlreadyExistsException, ParentNotDirectoryException, PathIsNotEmptyDirectoryException}
+import org.apache.hadoop.hdfs.protocol.SnapshotAccessControlException
 import org.apache.hadoop.security.AccessControlException
 
 /** An agent's refusal, or that none could be asked. `reason` is a class of diskless.errors. */
@@ -29,6 +30,7 @@ private[spark] object Errors {
   val NotFound = "NotFound"
   val PathIsDirectory = "PathIsDirectory"
   val PathIsFile = "PathIsFile"
+  val ReadOnly = "ReadOnly"
   val SessionExpired = "SessionExpired"
   val ShardsAway = "ShardsAway"
   val Unauthorized = "Unauthorized"
@@ -70,6 +72,7 @@ private[spark] object Errors {
       case PathIsFile => new ParentNotDirectoryException(message)
       case DirectoryNotEmpty => new PathIsNotEmptyDirectoryException(message)
       case Unauthorized => new AccessControlException(message)
+      case ReadOnly => new SnapshotAccessControlException(message)
       case _ => return error
     }
     translated.initCause(error)

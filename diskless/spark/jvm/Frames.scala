@@ -97,6 +97,9 @@ private[spark] object Kind {
   val Rename = 13
   val Delete = 14
   val Summary = 15
+  val Snapshot = 19
+  val RenameSnapshot = 21
+  val DeleteSnapshots = 22
   val Done = 0x80
   val Refused = 0x81
 }

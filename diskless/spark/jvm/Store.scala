@@ -66,6 +66,24 @@ private[spark] final class Store(caller: Caller) {
       found.path("bytes").asLong)
   }
 
+  /** Keeps a directory as it is now; the name is made up if it is empty, and returned. */
+  def snapshot(path: String, name: String): String = ask {
+    val meta = Messages.meta().put("name", name)
+    meta.putArray("paths").add(path)
+    caller.mutate(Kind.Snapshot, meta, s"snapshot $path").json.path("name").asText
+  }
+
+  def renameSnapshot(path: String, old: String, name: String): Unit = ask {
+    val meta = Messages.path(path).put("old", old).put("new", name)
+    caller.mutate(Kind.RenameSnapshot, meta, s"rename snapshot $old of $path")
+  }
+
+  def deleteSnapshot(path: String, name: String): Unit = ask {
+    val meta = Messages.path(path)
+    meta.putArray("names").add(name)
+    caller.mutate(Kind.DeleteSnapshots, meta, s"delete snapshot $name of $path")
+  }
+
   def create(path: String, overwrite: Boolean): DisklessOutputStream =
     new DisklessOutputStream(caller, path, overwrite)
 
@@ -97,6 +115,9 @@ private[spark] final class Store(caller: Caller) {
 }
 
 private[spark] object Store {
+  /** Below this name in a directory are its snapshots, as in HDFS. */
+  val Snapshots = ".snapshot"
+
   private val EntriesPerPage = 1000
 
   final case class Summary(files: Long, directories: Long, bytes: Long)

@@ -1,0 +1,41 @@
+"""`diskless rollback`."""
+
+import click
+
+from diskless.cli import exits
+from diskless.cli.verb import Context, verb
+
+
+@verb(
+    "rollback",
+    examples=(
+        "diskless rollback /checkpoints/q1 before-upgrade",
+        "diskless rollback --cut nightly",
+    ),
+    statuses=(exits.NOT_FOUND, exits.WRONG_KIND, exits.NO_ROOM, *exits.ASKING),
+)
+@click.argument("path", required=False)
+@click.argument("name", required=False)
+@click.option("--cut", metavar="NAME", help="All directories of a cut, instead of one.")
+def command(context: Context, path: str | None, name: str | None, cut: str | None) -> None:
+    """Bring the directory PATH back to its snapshot NAME, in one step.
+
+    What is there now becomes a snapshot itself, so that it can be undone: its name is printed.
+    Stop the queries that write there first: they do not expect it.
+    """
+    if cut is not None:
+        if path is not None:
+            raise click.UsageError("--cut NAME takes no PATH: the cut knows its directories")
+        before = context.connect().rollback_cut(cut)
+        undo, what = f"--cut {before}", {"cut": cut}
+    else:
+        if path is None or name is None:
+            raise click.UsageError("which directory and snapshot? PATH NAME, or --cut NAME")
+        target = context.target(path)
+        before = context.connect(target).rollback(target.path, name)
+        undo, what = f"{target.path} {before}", {"path": target.path, "name": name}
+    if before:
+        context.say(f"rolled back; to undo it: diskless rollback {undo}")
+    else:
+        context.say("rolled back; nothing was there before")
+    context.result({**what, "before": before})
