@@ -27,7 +27,7 @@ abstract class Suite {
 object Suites {
   private lazy val all: Map[String, Suite] = Seq(
     new CreateSuite, new ReadSuite, new RenameSuite, new DirectorySuite, new FileContextSuite,
-    new CheckpointSuite, new RaceSuite, new ConnectionSuite, new RoutesSuite)
+    new CheckpointSuite, new RaceSuite, new ConnectionSuite, new RoutesSuite, new SnapshotSuite)
     .map(suite => suite.getClass.getSimpleName -> suite).toMap
 
   /** Runs one case; throws what it throws. */
