@@ -251,6 +251,9 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     files_unswept: int = 0
     """Deleted with the directories above them, and not taken apart yet: they still hold memory."""
     directories: int = 0
+    snapshots: int = 0
+    bytes_only_snapshots: int | None = None
+    """What no path outside of snapshots leads to, as of the last look; None before the first."""
     bytes_logical: int = 0
     bytes_stored: int = 0
     bytes_inline: int = 0

@@ -87,6 +87,7 @@ def summary_lines(status: ClusterStatus) -> list[str]:
         f"stripes: {stripes.total}, {stripes.healthy} healthy, "
         f"{stripes.degraded} degraded, {stripes.lost} lost",
     ]
+    lines += snapshot_lines(status)
     lines += repair_lines(status.repair)
     lines += namespace_lines(status)
     draining = [agent.slot for agent in status.agents if agent.state == "draining"]
@@ -99,6 +100,15 @@ def summary_lines(status: ClusterStatus) -> list[str]:
     if down:
         lines.append(f"not up: {', '.join(down)}")
     return lines + unhosted_lines(status.unhosted)
+
+
+def snapshot_lines(status: ClusterStatus) -> list[str]:
+    """How many snapshots there are, and what would be free without them."""
+    if not status.snapshots:
+        return []
+    alone = status.bytes_only_snapshots
+    held = "" if alone is None else f", {format_bytes(alone)} held by them alone"
+    return [f"snapshots: {status.snapshots}{held}"]
 
 
 def unhosted_lines(unhosted: dict[str, str]) -> list[str]:
