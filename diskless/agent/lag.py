@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from diskless.model import LoopLag
 
-PERIOD_S = 0.05
+PERIOD_S = 0.1
 WINDOW_S = 30.0
 """A reading covers between one and two of these."""
 FINEST_S = 0.0001
