@@ -98,11 +98,19 @@ class Upload:
         if self._files > FILES_MAX:
             raise BadRequest(f"an upload has {FILES_MAX} files at most")
 
-    def seal_rest(self) -> None:
-        """Seals what has gathered although it fills no stripe, so as not to hold it here."""
+    @property
+    def gathered_bytes(self) -> int:
+        """Received, and not being sealed yet."""
+        return self._buffered
+
+    def seal_rest(self) -> bool:
+        """Seals what has gathered although it fills no stripe, so as not to hold it here; False
+        if that is too little, or about to be committed."""
         self._seal_full()
-        if self._buffered > self._tuning.inline_flush_bytes_max and not self.committing:
+        wanted = self._buffered > self._tuning.inline_flush_bytes_max and not self.committing
+        if wanted:
             self._seal(self._buffered)
+        return wanted
 
     def _charge(self, count: int) -> None:
         self._charged += count
@@ -237,9 +245,6 @@ class Uploads:
 
     def get(self, number: int, offset: int, resume: list[Stripe]) -> Upload:
         """The upload of that number: known, new, or taken over from another agent."""
-        if self._memory.of("uploads") > self._bytes_max:
-            for other in self._uploads.values():
-                other.seal_rest()
         upload = self._uploads.get(number)
         if upload is None or upload.received != offset:
             if offset != sum(stripe.payload_bytes for stripe in resume):
@@ -247,6 +252,27 @@ class Uploads:
             upload = self._open(number, resume)
         upload.touched_s = self._now_s()
         return upload
+
+    async def room(self, upload: Upload) -> None:
+        """Waits until little enough of an upload, and of all, is held here. Raises what a seal of
+        this one failed with."""
+        await upload.room()
+        while self._memory.of("uploads") > self._bytes_max:
+            if self._make_room():
+                await asyncio.sleep(0)  # it begins
+            elif self._writer.is_sealing:
+                await self._writer.one_sealed()
+            else:
+                return
+
+    def _make_room(self) -> bool:
+        """Has what the fullest upload has gathered sealed, if it can be. One after the other where
+        memory is short: what is being sealed takes more than twice its size for a moment."""
+        memory = self._memory
+        if self._writer.is_sealing and memory.room(Use.TRANSIT) < 2 * self._tuning.stripe_bytes:
+            return False
+        fullest = max(self._uploads.values(), key=lambda one: one.gathered_bytes, default=None)
+        return fullest is not None and fullest.seal_rest()
 
     def close(self, number: int, upload: Upload | None = None) -> None:
         """Ends an upload; given one, that one, even if its number has been taken over."""

@@ -7,8 +7,10 @@ for leftovers; whoever seals must `release` in the end.
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-from diskless.agent.memory import Memory
+from diskless.agent.memory import Memory, Use
 from diskless.agent.ports import ShardPeers
 from diskless.agent.roster import Roster
 from diskless.agent.shards import ShardStore
@@ -22,8 +24,6 @@ from diskless.placement import place, prompt, stripe_width
 log = logging.getLogger(__name__)
 
 SEAL_ATTEMPTS_MAX = 8
-SEAL_COPIES = 1
-"""Of a payload that is being sealed, beside its shards: it is held until they are stored."""
 
 
 class Writer:
@@ -44,6 +44,8 @@ class Writer:
         self._holders = holders
         self._counter = 0
         self._held: set[int] = set()
+        self._sealing = 0
+        self._one_sealed = asyncio.Event()
         self._drops: set[asyncio.Task[None]] = set()
 
     @property
@@ -89,14 +91,37 @@ class Writer:
         """
         failed: dict[int, Exception] = {}
         k = self._settings.parity_shards
-        for _ in range(SEAL_ATTEMPTS_MAX):
-            candidates, width = self._choose(failed)
-            under_way = len(payload) * (SEAL_COPIES + (width + k) / width)
-            with self._memory.charged("stripes", int(under_way)):
-                stripe = await self._try(payload, candidates, width, failed, from_reserve)
-            if stripe is not None:
-                return stripe
+        with self._memory.charged("stripes", len(payload)):
+            for _ in range(SEAL_ATTEMPTS_MAX):
+                candidates, width = self._choose(failed)
+                async with self._turn(len(payload) * (width + k) // width):
+                    stripe = await self._try(payload, candidates, width, failed, from_reserve)
+                if stripe is not None:
+                    return stripe
         raise Unavailable(f"{SEAL_ATTEMPTS_MAX} tries to store a stripe failed: {failed}")
+
+    @property
+    def is_sealing(self) -> bool:
+        return self._sealing > 0
+
+    async def one_sealed(self) -> None:
+        """Returns when something that is being sealed has been, or has failed."""
+        await self._one_sealed.wait()
+
+    @asynccontextmanager
+    async def _turn(self, size: int) -> AsyncIterator[None]:
+        """Begins when there is room for so many bytes of shards, or nothing else is being sealed:
+        what is has deadlines, so the wait ends too."""
+        while self._sealing and self._memory.room(Use.TRANSIT) < size:
+            await self.one_sealed()
+        self._sealing += 1
+        try:
+            with self._memory.charged("stripes", size):
+                yield
+        finally:
+            self._sealing -= 1
+            self._one_sealed.set()
+            self._one_sealed = asyncio.Event()
 
     def _choose(self, failed: dict[int, Exception]) -> tuple[list[AgentInfo], int]:
         """The agents to try, and how many data shards they allow."""

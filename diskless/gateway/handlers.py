@@ -164,7 +164,7 @@ class ClientDoor:
 
     async def _written(self, number: int, upload: Upload) -> Answer:
         try:
-            await upload.room()
+            await self._uploads.room(upload)
             start, sealed = upload.news()
         except (CapacityExceeded, TooFewAgents):
             self._uploads.discard(number)  # the client gives up too
