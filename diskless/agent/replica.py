@@ -213,11 +213,7 @@ class Replica:
 
     # -- messages of other voters ---------------------------------------------------
 
-    def meet(self, slot: int, address: str) -> None:
-        if self._roster.address_of(slot) != address:
-            self._roster.meet({slot: address})
-
-    def receive(self, sender: int, message: bytes) -> None:
+    def receive(self, sender: int, address: str, message: bytes) -> None:
         """Takes a message; an empty one only opens a stream. Raises BadRequest when it is
         none."""
         if self._voter is None or not 0 <= sender < self.voters:
@@ -229,7 +225,13 @@ class Replica:
         except msgspec.DecodeError as error:
             raise BadRequest(f"malformed message of {slot_name(sender)}: {error}") from None
         now_ms = _clock_ms()
-        self._do(self._voter.receive(sender, decoded, now_ms, wall_ms=self._wall_ms()))
+        effects = self._voter.receive(sender, decoded, now_ms, wall_ms=self._wall_ms())
+        if self._roster.address_of(sender) != address:
+            if self._voter.is_over(sender, decoded):
+                self._peers.post(sender, address, messages.encode(self._voter.obituary()))
+            else:  # whatever was heard of it elsewhere, it lives there now
+                self._roster.meet({sender: address})
+        self._do(effects)
 
     def stream_broke(self, slot: int, address: str) -> None:
         """A stream to a voter ended: if the next one does at once, nobody is there."""

@@ -9,6 +9,7 @@ and never allocates for a body that has not been admitted.
 import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
+from weakref import WeakSet
 
 from diskless.checksum import joint_checksum
 from diskless.config import KIB, MIB
@@ -141,7 +142,7 @@ class _Buffers:
 
     def __init__(self) -> None:
         self.spare: list[memoryview] = []
-        self.kept = 0
+        self.keepers: WeakSet[FrameParser] = WeakSet()
 
     def take(self) -> memoryview:
         return self.spare.pop() if self.spare else memoryview(bytearray(RECEIVE_BYTES))
@@ -223,10 +224,10 @@ class FrameParser:
         have come."""
         if self._buffer is None:
             return len(self._parked)
-        if self._keeps_buffer or _buffers.kept < SPARE_BUFFERS_MAX:
+        if self._keeps_buffer or len(_buffers.keepers) < SPARE_BUFFERS_MAX:
             if not self._keeps_buffer:
                 self._keeps_buffer = True
-                _buffers.kept += 1
+                _buffers.keepers.add(self)
             return self._end - self._start
         if self._start < self._end:
             self._parked = bytes(self._buffer[self._start : self._end])
@@ -238,7 +239,7 @@ class FrameParser:
         """No more will be asked of it."""
         if self._keeps_buffer:
             self._keeps_buffer = False
-            _buffers.kept -= 1
+            _buffers.keepers.discard(self)
         if self._buffer is not None:
             _buffers.give_back(self._buffer)
             self._buffer, self._start, self._end = None, 0, 0

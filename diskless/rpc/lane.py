@@ -118,8 +118,9 @@ async def open_lane(host: str, port: int, hello: Hello, on_lost: Callable[[], No
 class Voter(Protocol):
     """This agent's part in replicating the namespace."""
 
-    def meet(self, slot: int, address: str) -> None: ...
-    def receive(self, sender: int, message: bytes) -> None: ...
+    def receive(self, sender: int, address: str, message: bytes) -> None:
+        """Takes a message of the voter `sender`, whose gRPC door is at `address`."""
+        ...
 
 
 class LaneDoor:
@@ -239,9 +240,7 @@ class _Inbound(asyncio.Protocol):
             self._hello = self._door.admit(self, message)
             self._transport.write(WELCOME)
             return
-        # Each time: whatever was heard of it elsewhere, it lives there now.
-        self._door.voter.meet(self._hello.sender, self._hello.address)
-        self._door.voter.receive(self._hello.sender, message)
+        self._door.voter.receive(self._hello.sender, self._hello.address, message)
 
 
 def _tune(sock: Any) -> None:

@@ -142,10 +142,8 @@ class AgentServer:
         try:
             sender, address = int(given[FROM_KEY]), str(given[ADDRESS_KEY])
             async for data in requests:
-                # Each time: whatever was heard of it elsewhere, it lives there now.
-                self._voter.meet(sender, address)
                 for message, _ in VOTER_BATCH.split(data):
-                    self._voter.receive(sender, message)
+                    self._voter.receive(sender, address, message)
         except (KeyError, ValueError) as error:  # BadFrame is a ValueError
             log.warning("malformed votes peer=%s error=%s", context.peer(), error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"malformed: {error}")

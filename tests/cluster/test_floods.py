@@ -114,8 +114,8 @@ def test_the_namespace_gets_less_room_as_data_fills_the_voters(
     assert state.bytes_namespace == leader(cluster).replica.state.bytes_used
     for agent in state.agents:
         assert agent.bytes_used == sum(agent.memory.values())
-    # However they are spread: less goes to an agent that seems slow.
-    assert sum(agent.memory["shards"] for agent in state.agents) > 60 * MIB
+    # However they are spread: less goes to an agent that seems slow. Pulses are late at times.
+    eventually(lambda: sum(agent.memory["shards"] for agent in client.status().agents) > 60 * MIB)
     client.delete("/", recursive=True)
     eventually(lambda: client.status().bytes_namespace_max == 8 * MIB)
 

@@ -23,10 +23,8 @@ class Voter:
         self.met: set[tuple[int, str]] = set()
         self.news = asyncio.Event()
 
-    def meet(self, slot: int, address: str) -> None:
-        self.met.add((slot, address))
-
-    def receive(self, sender: int, message: bytes) -> None:
+    def receive(self, sender: int, address: str, message: bytes) -> None:
+        self.met.add((sender, address))
         self.heard.append((sender, message))
         self.news.set()
 

@@ -17,10 +17,7 @@ class Voter:
     def __init__(self) -> None:
         self.heard: list[bytes] = []
 
-    def meet(self, slot: int, address: str) -> None:
-        pass
-
-    def receive(self, sender: int, message: bytes) -> None:
+    def receive(self, sender: int, address: str, message: bytes) -> None:
         self.heard.append(message)
 
 

@@ -172,6 +172,18 @@ class Replica(Paced):
 
     # -- questions ---------------------------------------------------------------
 
+    def is_over(self, sender: int, message: m.Message) -> bool:
+        """Whether a message is of a life that another has superseded. One that looks for its
+        memory may not know its number yet."""
+        if type(message) in (m.Hello, m.Recovery) or len(message.vector) != self.voters:
+            return False
+        return message.vector[sender] < self.vector[sender]
+
+    def obituary(self) -> m.Message:
+        """What tells a life that is over that it is."""
+        assert self.cluster_id is not None
+        return m.HelloReply(self.cluster_id, self.vector, 0)
+
     def report(self, now_ms: int) -> ReplicaStatus:
         silent = now_ms - self.timing.failure_timeout_ms
         lags: tuple[int | None, ...] = ()
