@@ -42,8 +42,9 @@ class LagMeter:
             self.note(self._now_s() - due_s)
 
     def note(self, late_s: float) -> None:
-        if self._now_s() - self._began_s >= WINDOW_S:
-            self._began_s = self._now_s()
+        now_s = self._now_s()
+        if now_s - self._began_s >= WINDOW_S:
+            self._began_s = now_s
             self._now, self._before = _Window(), self._now
         window = self._now
         window.counts[_bucket(late_s)] += 1

@@ -38,7 +38,7 @@ from diskless.namespace.state import NamespaceState
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.02
+TICKS_PER_HEARTBEAT = 2.5
 COMMAND_BYTES_MAX = 12 << 20
 """It must fit in one message between voters."""
 REFUSED_WITHIN_S = 0.5
@@ -200,8 +200,9 @@ class Replica:
         """Keeps the protocol's time until cancelled."""
         if self._voter is None:
             return
+        tick_s = self._voter.timing.heartbeat_ms / 1000 / TICKS_PER_HEARTBEAT
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(tick_s)
             self._do(self._voter.tick(_clock_ms(), wall_ms=self._wall_ms()))
 
     def close(self) -> None:

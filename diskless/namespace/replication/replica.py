@@ -3,7 +3,7 @@
 Every door takes the time by the caller's monotonic clock, read after the event it
 tells of, and most of them its wall clock, read after that; they return effects. Nothing
 else changes a replica. The driver sends what is to be sent, in any order and as
-unreliably as it likes, and calls `tick` often (every 10 ms or so) whether or not
+unreliably as it likes, and calls `tick` often (twice in a heartbeat or more) whether or not
 anything happens.
 """
 
@@ -132,7 +132,9 @@ class Replica(Paced):
 
     def tick(self, now_ms: int, *, wall_ms: int) -> list[Effect]:
         out = self._out = []
-        self._watch_clocks(now_ms, wall_ms)
+        if self.leads:  # nobody else has a lease; who begins to lead looks before it trusts one
+            self._watch_clocks(now_ms, wall_ms)
+        self._wall_ms = wall_ms
         if now_ms - self._last_tick > self.timing.stall_ms:
             self._forgive(now_ms - self._last_tick)
         self._last_tick = now_ms
