@@ -57,11 +57,14 @@ class Holder(Protocol):
 
 class Counts:
     """How much there is of what can be shared, each object counted once: what the account of
-    memory is made of. A name counts in every leaf that has it, and as a key."""
+    memory is made of. A name counts in every leaf that has it."""
 
     __slots__ = ("directories", "name_bytes", "nodes")
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
         self.nodes = 0
         self.directories = 0
         self.name_bytes = 0
@@ -79,8 +82,9 @@ def find(node: Node, name: str) -> Any:
 
 
 def names_bytes(node: Node) -> int:
-    """What the names in one node weigh."""
-    return sum(map(name_bytes, node.keys if isinstance(node, Inner) else node.entries))
+    """What the names in one node weigh. Keys are names of leaves, so nearly always the same
+    objects."""
+    return sum(map(name_bytes, node.entries)) if isinstance(node, Leaf) else 0
 
 
 def own_leaf(holder: Holder, name: str, counts: Counts) -> Leaf:
@@ -168,9 +172,8 @@ def _own(holder: Holder, name: str, counts: Counts) -> tuple[Leaf, _Path]:
 def _split(holder: Holder, path: _Path, node: Node, counts: Counts) -> None:
     """Makes two of a node that is too large, and of those above it that become so."""
     while True:
-        key, right = _halve(node, counts)
+        key, right = _halve(node)
         counts.nodes += 1
-        counts.name_bytes += name_bytes(key)
         if not path:
             counts.nodes += 1
             holder.node = Inner((key,), (node, right))
@@ -183,14 +186,13 @@ def _split(holder: Holder, path: _Path, node: Node, counts: Counts) -> None:
         node = parent
 
 
-def _halve(node: Node, counts: Counts) -> tuple[str, Node]:
+def _halve(node: Node) -> tuple[str, Node]:
     """The upper half of a node, which keeps the lower one, and the key between them."""
     middle = _size(node) // 2
     if isinstance(node, Inner):
         key = node.keys[middle - 1]
         right = Inner(node.keys[middle:], node.children[middle:])
         node.keys, node.children = node.keys[: middle - 1], node.children[:middle]
-        counts.name_bytes -= name_bytes(key)  # It moves up.
         return key, right
     names = sorted(node.entries)
     entries = node.entries
@@ -224,13 +226,7 @@ def _drop(parent: Inner, at: int, counts: Counts) -> None:
     """Takes an empty child out."""
     counts.nodes -= 1
     parent.children = (*parent.children[:at], *parent.children[at + 1 :])
-    if parent.keys:
-        _drop_key(parent, max(at - 1, 0), counts)
-
-
-def _drop_key(parent: Inner, at: int, counts: Counts) -> None:
-    counts.name_bytes -= name_bytes(parent.keys[at])
-    parent.keys = (*parent.keys[:at], *parent.keys[at + 1 :])
+    parent.keys = parent.keys[1:] if at == 0 else (*parent.keys[: at - 1], *parent.keys[at:])
 
 
 def _merge_with_neighbour(parent: Inner, at: int, counts: Counts) -> bool:
@@ -253,7 +249,6 @@ def _merge(parent: Inner, left: int, *, owned: int, counts: Counts) -> None:
         other = copy(other, counts)
     if isinstance(first, Inner) and isinstance(second, Inner):
         assert isinstance(kept, Inner)
-        counts.name_bytes += name_bytes(parent.keys[left])
         keys = (*first.keys, parent.keys[left], *second.keys)
         kept.keys, kept.children = keys, (*first.children, *second.children)
     else:
@@ -262,4 +257,4 @@ def _merge(parent: Inner, left: int, *, owned: int, counts: Counts) -> None:
         kept.entries.update(other.entries)
     counts.nodes -= 1
     parent.children = (*parent.children[:left], kept, *parent.children[left + 2 :])
-    _drop_key(parent, left, counts)
+    parent.keys = (*parent.keys[:left], *parent.keys[left + 1 :])

@@ -7,7 +7,8 @@ from msgspec import Struct
 
 from diskless.model import Event, FileRecord, HeldShard, Place, Stripe
 from diskless.namespace.ledger import Verdict
-from diskless.namespace.state import NamespaceState, PathStatus, Summary
+from diskless.namespace.state import NamespaceState
+from diskless.namespace.views import PathStatus, Summary
 
 PAGE_ENTRIES_MAX = 5000
 PAGE_BYTES_MAX = 3 << 20

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-SKIPPED = {"_names", "parent"}  # a cache, and a link back up
-DERIVED = {"health", "partly_dead", "number", "group", "bucket", "_last_number"}
+DERIVED = {"health", "partly_dead", "number", "group", "bucket", "_last_number",
+           "_by_path", "_cuts"}  # fmt: skip
 """What follows from the rest, in an order that depends on how it came about."""
 
 
@@ -28,5 +28,5 @@ def dump(thing: Any) -> Any:
 
 
 def _parts(thing: Any, names: Iterable[str]) -> list[Any]:
-    shown = sorted(set(names) - SKIPPED - DERIVED)
+    shown = sorted(set(names) - DERIVED)
     return [type(thing).__name__, *((name, dump(getattr(thing, name))) for name in shown)]

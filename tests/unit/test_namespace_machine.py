@@ -41,7 +41,14 @@ from diskless.namespace.ledger import Verdict, stored_bytes
 from diskless.namespace.state import DEMOTE_BYTES_MIN, NamespaceState
 from diskless.namespace.tree import Directory, File
 from tests.unit.recount import check_plan, check_sparse, cluster_of, counted, recount
-from tests.unit.test_namespace_world import agent_up, dump, dump_tree, walk
+from tests.unit.test_namespace_world import (
+    agent_up,
+    check_counts,
+    dump,
+    dump_tree,
+    things_of,
+    walk,
+)
 
 AGENTS = 4
 SWEEP_AT_ONCE = 3
@@ -542,12 +549,8 @@ class NamespaceMachine(RuleBasedStateMachine):
 
     def records(self) -> list[FileRecord]:
         """Of all files that hold something: also of those that are deleted but not swept."""
-        return [
-            node.record
-            for root in (self.state.tree.root, *self.state.doomed.roots)
-            for _, node in walk(root)
-            if isinstance(node, File)
-        ]
+        found = things_of(self.state).values()
+        return [thing.record for thing in found if isinstance(thing, File)]
 
     def attached(self) -> list[FileRecord]:
         return [node.record for _, node in walk(self.state.tree.root) if isinstance(node, File)]
@@ -574,7 +577,7 @@ class NamespaceMachine(RuleBasedStateMachine):
         assert sorted(self.state.files) == sorted(record.id for record in records)
         shown = self.attached()
         assert self.state.bytes_logical == sum(record.size for record in shown)
-        assert self.state.tree.files == len(shown) == len(records) - self.state.doomed.files
+        assert self.state.tree.files == len(shown)
         assert self.state.bytes_inline == sum(len(record.inline or b"") for record in records)
         assert sorted(self.state.demotable_ms) == sorted(
             r.id for r in records if r.inline is not None and r.size > DEMOTE_BYTES_MIN
@@ -583,13 +586,8 @@ class NamespaceMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_the_state_weighs_follows_from_what_is_in_it(self) -> None:
-        doomed = self.state.doomed
-        names = [node.name for _, node in walk(self.state.tree.root) if node.name]
-        left = [node for root in doomed.roots for _, node in walk(root)]
-        assert doomed.name_bytes == sum(weights.name_bytes(node.name) for node in left)
-        assert doomed.directories == sum(isinstance(node, Directory) for node in left)
         stripes = [entry.stripe for entry in self.state.ledger.entries.values()]
-        assert self.state.tree.name_bytes == sum(map(weights.name_bytes, names))
+        check_counts(self.state)
         assert self.state.extents == sum(len(record.extents) for record in self.records())
         assert self.state.ledger.places == sum(len(stripe.places) for stripe in stripes)
         assert self.state.bytes_used == sum(weights.by_kind(self.state).values())
