@@ -9,7 +9,7 @@ the number of leaves that hold one.
 A leaf is a small dictionary and not a pair of lists: Python's collector of cycles does not
 look at a dictionary of strings and of objects that it does not track, nor at tuples of such.
 With lists it would walk all names of a million files, for 50 ms. A leaf is sorted when it is
-split or listed. Order within it is part of the state: `popitem` takes it apart.
+split or listed; its order at other times is not part of the state.
 """
 
 from bisect import bisect_right
@@ -42,6 +42,10 @@ class Inner(Struct, eq=False, gc=False):
     keys: tuple[str, ...]
     children: tuple["Leaf | Inner", ...]
     refs: int = 1
+
+    def index(self, name: str) -> int:
+        """Of the child that has a name, or would have it."""
+        return bisect_right(self.keys, name)
 
 
 Node = Leaf | Inner
@@ -81,6 +85,14 @@ def find(node: Node, name: str) -> Any:
     return node.entries.get(name)  # type: ignore[union-attr]
 
 
+def on_the_way(node: Node, name: str) -> Iterator[Node]:
+    """The nodes from the top to the leaf that has a name, or would have it."""
+    yield node
+    while isinstance(node, Inner):
+        node = node.children[node.index(name)]
+        yield node
+
+
 def names_bytes(node: Node) -> int:
     """What the names in one node weigh. Keys are names of leaves, so nearly always the same
     objects."""
@@ -116,14 +128,26 @@ def page(node: Node, *, after: str, limit: int) -> tuple[list[tuple[str, Any]], 
     """Up to `limit` entries named beyond `after`, in order, and whether more follow."""
     found: list[tuple[str, Any]] = []
     for leaf in leaves(node, after):
-        entries = leaf.entries
-        names = sorted(entries)
-        if after and names and names[0] <= after:
-            del names[: bisect_right(names, after)]
-        found += [(name, entries[name]) for name in names]
+        entries = in_order(leaf)
+        if after:
+            found += [entry for entry in entries.items() if entry[0] > after]
+            after = ""
+        else:
+            found += entries.items()
         if len(found) > limit:
             return found[:limit], True
     return found, False
+
+
+def in_order(leaf: Leaf) -> dict[str, Any]:
+    """A leaf's entries, sorted: they stay so until a name is added, so that the next one who
+    wants them so finds them so. To everybody else their order means nothing."""
+    entries = leaf.entries
+    names = list(entries)
+    ordered = sorted(names)
+    if names != ordered:
+        entries = leaf.entries = {name: entries[name] for name in ordered}
+    return entries
 
 
 def leaves(node: Node, after: str = "") -> Iterator[Leaf]:
@@ -131,7 +155,7 @@ def leaves(node: Node, after: str = "") -> Iterator[Leaf]:
     pending = [node]
     while True:
         while isinstance(top := pending.pop(), Inner):
-            first = bisect_right(top.keys, after) if after else 0
+            first = top.index(after) if after else 0
             pending.extend(reversed(top.children[first:]))
         after = ""  # What follows lies beyond it.
         yield top
@@ -159,7 +183,7 @@ def _own(holder: Holder, name: str, counts: Counts) -> tuple[Leaf, _Path]:
         node = holder.node = copy(node, counts)
     path: _Path = []
     while isinstance(node, Inner):
-        at = bisect_right(node.keys, name)
+        at = node.index(name)
         child = node.children[at]
         if child.refs > 1:
             child = copy(child, counts)
@@ -194,8 +218,8 @@ def _halve(node: Node) -> tuple[str, Node]:
         right = Inner(node.keys[middle:], node.children[middle:])
         node.keys, node.children = node.keys[: middle - 1], node.children[:middle]
         return key, right
-    names = sorted(node.entries)
     entries = node.entries
+    names = sorted(entries)
     node.entries = {name: entries[name] for name in names[:middle]}
     return names[middle], Leaf({name: entries[name] for name in names[middle:]})
 

@@ -11,7 +11,7 @@ sweep the same files everywhere.
 from msgspec import Struct
 
 from diskless.model import FileRecord
-from diskless.namespace.btree import Counts, Inner, Leaf
+from diskless.namespace.btree import Counts, Inner, Leaf, in_order
 from diskless.namespace.tree import Directory, File
 from diskless.namespace.weights import name_bytes
 
@@ -85,8 +85,8 @@ class Doomed:
         return 1
 
     def _take_entries(self, job: Job, leaf: Leaf, limit: int, gone: list[FileRecord]) -> int:
-        """The newest entries of a leaf. Directories among them are next."""
-        entries, files = leaf.entries, 0
+        """The last entries of a leaf. Directories among them are next."""
+        entries, files = in_order(leaf), 0
         steps = min(limit, len(entries))
         for _ in range(steps):
             name, node = entries.popitem()

@@ -24,27 +24,27 @@ def rename(state: "NamespaceState", command: c.Rename) -> c.Done:
     source, target = command.source, command.target
     paths.check_writable(source)
     paths.check_writable(target)
-    if isinstance(state.tree.find(source), Directory):
-        state.history.check_none(source, verb="renamed")
-    if isinstance(state.tree.find(target), Directory):
-        state.history.check_none(target, verb="replaced")
-    growth = _growth_of_rename(state, source, target)
-    if growth > 0:
-        state.check_room(growth, target)
+    node, old = state.tree.find(source), state.tree.find(target)
+    if node is not None:
+        if isinstance(node, Directory):
+            state.history.check_none(source, verb="renamed")
+        if isinstance(old, Directory):
+            state.history.check_none(target, verb="replaced")
+        growth = _growth_of_rename(state, source, target, replaces=old is not None)
+        if growth > 0:
+            state.check_room(growth, target)
     replaced = state.tree.rename(source, target, overwrite=command.overwrite, now_ms=state.clock_ms)
     state.give_up(replaced)
     return c.Done()
 
 
-def _growth_of_rename(state: "NamespaceState", source: str, target: str) -> int:
+def _growth_of_rename(state: "NamespaceState", source: str, target: str, *, replaces: bool) -> int:
     """A longer name takes room, unless what it replaces frees some; so do copies of what is
     shared with snapshots."""
-    if state.tree.find(source) is None:
-        return 0
     seen: set[int] = set()
     growth = state.tree.copy_bytes(paths.split(source), seen)
     growth += state.tree.copy_bytes(paths.split(target), seen)
-    if state.tree.find(target) is None:
+    if not replaces:
         old, new = (weights.name_bytes(path.rpartition("/")[2]) for path in (source, target))
         growth += new - old
     return growth

@@ -6,7 +6,7 @@ the rows in can count for each thing who points to it as the rows come.
 
 from collections.abc import Iterator
 
-from diskless.namespace.btree import Counts, Inner, Leaf
+from diskless.namespace.btree import Counts, Inner, Leaf, in_order
 from diskless.namespace.paged import Paged
 from diskless.namespace.tree import Directory, File
 from diskless.namespace.weights import name_bytes
@@ -35,7 +35,7 @@ def _below(thing: Thing) -> Iterator[Thing]:
         return iter(thing.children)
     if isinstance(thing, Directory):
         return iter((thing.node,))
-    return iter([node for node in thing.entries.values() if type(node) is Directory])
+    return iter([node for node in in_order(thing).values() if type(node) is Directory])
 
 
 class Feller:
@@ -80,10 +80,9 @@ def _row(frame: _Frame) -> Row:
         sums = [thing.mtime_ms, thing.entries, thing.files, thing.directories, thing.bytes]
         return _DIRECTORY, [], frame.numbers, sums
     numbers = iter(frame.numbers)
-    values = [
-        node.record.id if type(node) is File else -next(numbers) for node in thing.entries.values()
-    ]
-    return _LEAF, list(thing.entries), values, []
+    entries = in_order(thing)
+    values = [node.record.id if type(node) is File else -next(numbers) for node in entries.values()]
+    return _LEAF, list(entries), values, []
 
 
 def row_bytes(row: Row) -> int:

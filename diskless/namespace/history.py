@@ -78,6 +78,12 @@ class History:
             raise NotFound(f"{path} has no snapshot {name!r}: {has}")
         return found
 
+    def numbered(self, number: int) -> Snapshot:
+        found = self.by_id.get(number)
+        if found is None:
+            raise NotFound(f"snapshot number {number} is not there any more")
+        return found
+
     def of_cut(self, cut: str) -> list[Snapshot]:
         """All snapshots of a cut. Raises NotFound, also if some of them are gone."""
         found = [self.by_id[id_] for id_ in self._cuts.get(cut, ())]

@@ -1,9 +1,9 @@
 """A namespace's whole state as a row of chunks, and back again.
 
 `snapshot` yields bounded chunks on demand; the state must not change until it is
-exhausted. Order is part of the state wherever later commands could see it (files,
-names in a leaf, freed stripes, sessions by use), so everything goes in the order it is in.
-What directories share goes once.
+exhausted. Order is part of the state wherever later commands could see it (files, freed
+stripes, sessions by use), so everything goes in the order it is in. What directories share
+goes once.
 A chunk is [section, rows]; sections come in the order of `_SECTIONS`.
 """
 

@@ -31,7 +31,7 @@ from diskless.namespace.ledger import Ledger
 from diskless.namespace.paged import Paged
 from diskless.namespace.roster import Roster
 from diskless.namespace.sessions import Mutation, Sessions, refused_before
-from diskless.namespace.tree import Directory, File, Node, Spot, Tree
+from diskless.namespace.tree import File, Node, Spot, Tree, descend
 from diskless.namespace.views import PathStatus, Summary, status_of
 from diskless.repair import condition
 
@@ -244,25 +244,20 @@ class NamespaceState:
 
     def _check_put(self, put: c.Put, offered: Offered) -> Spot | None:
         """Where the last of the files goes. Raises what keeps any of them from being put."""
-        clash, seen = set[str](), set[int]()
-        spot, growth = None, 0
         if len(put.files) > 1:
-            names = {file.path for file in put.files}
-            if len(names) < len(put.files):
-                raise BadRequest("a path occurs twice in one request")
-            clash = names & paths.above(names)
+            _check_apart([file.path for file in put.files])
+        spot, copied = None, 0
+        seen: set[int] | None = None
         for file in put.files:
             spot = self.tree.spot(file.path, overwrite=put.overwrite)
-            if clash and clash & paths.above([file.path]):
-                raise BadRequest(f"{file.path} lies below another file of the request")
             check_content(file, offered)
             if spot.shared:
-                growth += self.tree.copy_bytes(spot.parts, seen)
+                seen = set() if seen is None else seen
+                copied += self.tree.copy_bytes(spot.parts, seen)
         if self.bytes_max and put.files:
             used = {extent.stripe for file in put.files for extent in file.extents}
             stripes = [s for id_ in used if isinstance(s := offered[id_], Stripe)] if used else ()
-            growth += weights.put_bytes(put.files, stripes)
-            self.check_room(growth, put.files[0].path)
+            self.check_room(copied + weights.put_bytes(put.files, stripes), put.files[0].path)
         return spot
 
     def _change(self, command: c.Mkdirs | c.Rename | c.Delete | c.Past) -> c.Result:
@@ -384,14 +379,12 @@ class NamespaceState:
 
     # -- reads ------------------------------------------------------------------
 
-    def find(self, path: str) -> Node | None:
-        """What is at a path, which may lead below `.snapshot`."""
-        if paths.leads_to_snapshots(path):
-            return self.history.find(self.tree, path)
-        return self.tree.find(path)
-
     def get(self, path: str) -> Node:
-        node = self.find(path)
+        """What is at a path, which may lead below `.snapshot`. Raises NotFound."""
+        if paths.BELOW in path and paths.leads_to_snapshots(path):
+            node = self.history.find(self.tree, path)
+        else:
+            node = descend(self.tree.root, paths.split(path))
         if node is None:
             raise NotFound(f"{path}: no such file or directory")
         return node
@@ -408,13 +401,13 @@ class NamespaceState:
         if isinstance(node, File):
             return [status_of(node, path)], False
         found, more = btree.page(node.node, after=after, limit=limit)
-        above = path.rstrip("/")
-        return [status_of(node, f"{above}/{name}") for name, node in found], more
+        above = path.rstrip("/") + "/"
+        return [status_of(node, above + name) for name, node in found], more
 
     def open(self, path: str) -> tuple[FileRecord, list[Stripe]]:
         """A file's record and the stripes that it lies in."""
         node = self.get(path)
-        if isinstance(node, Directory):
+        if type(node) is not File:
             raise PathIsDirectory(f"{path} is a directory")
         record = node.record
         return record, self.locate({extent.stripe for extent in record.extents})
@@ -428,3 +421,14 @@ class NamespaceState:
         if isinstance(node, File):
             return Summary(1, 0, node.record.size)
         return Summary(node.files, node.directories, node.bytes)
+
+
+def _check_apart(names: list[str]) -> None:
+    """Raises BadRequest if the paths of a put are in each other's way."""
+    known = set(names)
+    if len(known) < len(names):
+        raise BadRequest("a path occurs twice in one request")
+    clash = known & paths.above(known)
+    for name in names if clash else ():
+        if clash & paths.above([name]):
+            raise BadRequest(f"{name} lies below another file of the request")

@@ -4,7 +4,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diskless.model import FileRecord
-from diskless.namespace.tree import Directory, Node
+from diskless.namespace.history import Snapshot
+from diskless.namespace.tree import File, Node
 
 
 class PathStatus(Struct, frozen=True, array_like=True):
@@ -21,9 +22,39 @@ class Summary(Struct, frozen=True, array_like=True):
     bytes: int
 
 
+class SnapshotStatus(Struct, frozen=True, array_like=True):
+    """A snapshot: of which directory, since when, at which place in the log, and of what cut
+    if it is of one. The sums are of what it shows, shared or not."""
+
+    number: int
+    path: str
+    name: str
+    time_ms: int
+    op: int
+    cut: str
+    files: int
+    directories: int
+    bytes: int
+
+
+def snapshot_status(snapshot: Snapshot) -> SnapshotStatus:
+    root = snapshot.root
+    return SnapshotStatus(
+        snapshot.id,
+        snapshot.path,
+        snapshot.name,
+        snapshot.time_ms,
+        snapshot.op,
+        snapshot.cut,
+        root.files,
+        root.directories,
+        root.bytes,
+    )
+
+
 def status_of(node: Node, path: str) -> PathStatus:
-    if isinstance(node, Directory):
-        return PathStatus(path, node.mtime_ms, None)
+    if type(node) is not File:
+        return PathStatus(path, node.mtime_ms, None)  # type: ignore[union-attr]
     record = node.record
     bare = replace(record, inline=None, extents=()) if record.inline or record.extents else record
     return PathStatus(path, record.mtime_ms, bare)

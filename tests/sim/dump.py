@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from diskless.namespace.btree import Leaf
+
 DERIVED = {"health", "partly_dead", "number", "group", "bucket", "_last_number",
            "_by_path", "_cuts"}  # fmt: skip
 """What follows from the rest, in an order that depends on how it came about."""
@@ -14,6 +16,8 @@ DERIVED = {"health", "partly_dead", "number", "group", "bucket", "_last_number",
 def dump(thing: Any) -> Any:
     if isinstance(thing, int | str | bytes | bool | None):
         return thing
+    if isinstance(thing, Leaf):  # whose order means nothing
+        return thing.refs, [(name, dump(node)) for name, node in sorted(thing.entries.items())]
     if isinstance(thing, msgspec.Struct):
         if type(thing).__struct_config__.frozen:
             return thing

@@ -202,12 +202,12 @@ def dump_doomed(state: NamespaceState) -> tuple[Any, ...]:
 
 
 def shape(thing: Any) -> Any:
-    """A thing of the tree with all that is below it, to the order of names in a leaf."""
+    """A thing of the tree with all that is below it, to the bounds of its nodes."""
     match thing:
         case File():
             return thing.record.id, thing.refs
         case Leaf():
-            return thing.refs, [(name, shape(node)) for name, node in thing.entries.items()]
+            return thing.refs, [(name, shape(node)) for name, node in sorted(thing.entries.items())]
         case Inner():
             return thing.refs, thing.keys, [shape(child) for child in thing.children]
         case _:
