@@ -58,6 +58,12 @@ class DirectoryNotEmpty(DisklessError, OSError):
     exit_code = 5
 
 
+class HasSnapshots(DisklessError, OSError):
+    """A directory with snapshots, its own or of one below it, is neither moved nor deleted."""
+
+    exit_code = 5
+
+
 class TooFewShards(DisklessError, OSError):
     """A stripe has fewer readable shards than it needs: its bytes cannot be had now."""
 

@@ -7,6 +7,10 @@ from diskless.errors import BadRequest
 
 PATH_BYTES_MAX = 4096
 ROOT = "/"
+SNAPSHOTS = ".snapshot"
+"""The directory below each that has its snapshots, as in HDFS: it can be read alone."""
+BELOW = f"/{SNAPSHOTS}"
+"""In every path that leads to snapshots, and in hardly any other."""
 
 
 _REFUSED = frozenset(("", ".", ".."))
@@ -43,6 +47,17 @@ def _split(path: str) -> tuple[str, ...]:
 
 
 _split_known = lru_cache(maxsize=_REMEMBERED)(_split)
+
+
+def leads_to_snapshots(path: str) -> bool:
+    """Whether one of a path's parts is the name under which snapshots are read."""
+    return BELOW in path and SNAPSHOTS in split(path)
+
+
+def check_writable(path: str) -> None:
+    """Raises BadRequest for a path at or below a directory's snapshots."""
+    if BELOW in path and SNAPSHOTS in split(path):
+        raise BadRequest(f"{path}: what is at or below {SNAPSHOTS} is read-only")
 
 
 def join(parts: tuple[str, ...] | list[str]) -> str:

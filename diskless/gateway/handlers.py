@@ -35,7 +35,7 @@ from diskless.gateway.server import Answer, ConnectionId
 from diskless.model import FileRecord, Stripe, StripeId, cut, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
-from diskless.namespace.state import PathStatus
+from diskless.namespace.views import PathStatus
 from diskless.protocol import messages as m
 from diskless.protocol.frames import PAYLOAD_BYTES_MAX
 from diskless.protocol.messages import Kind

@@ -69,6 +69,60 @@ class Delete(_Command, frozen=True, tag=True, array_like=True):
     sequence: int
     path: str
     recursive: bool
+    snapshots: bool = False
+    """Whether the snapshots at and below the path go too; else they keep it from going."""
+
+
+class CreateSnapshot(_Command, frozen=True, tag=True, array_like=True):
+    """Keeps a directory as it is, under a name; the state makes one if there is none. With
+    `cut`, all these directories, none within another, under one name: one moment for all.
+
+    The answer's `number` is that of the first snapshot; the others follow.
+    """
+
+    session: int
+    sequence: int
+    paths: tuple[str, ...]
+    name: str
+    cut: bool = False
+
+
+class RenameSnapshot(_Command, frozen=True, tag=True, array_like=True):
+    session: int
+    sequence: int
+    path: str
+    old: str
+    new: str
+
+
+class DeleteSnapshots(_Command, frozen=True, tag=True, array_like=True):
+    """All of these, or none; the answer's `number` says how many."""
+
+    session: int
+    sequence: int
+    path: str
+    names: tuple[str, ...]
+
+
+class Clone(_Command, frozen=True, tag=True, array_like=True):
+    """The same files at a second path, which go their own way from then on."""
+
+    session: int
+    sequence: int
+    source: str
+    target: str
+
+
+class Rollback(_Command, frozen=True, tag=True, array_like=True):
+    """Makes a directory what its snapshot is; or, with `cut`, all directories of the cut of
+    that name, whatever `path` says. What was there becomes a snapshot, or a cut, itself: the
+    answer's `number` is its first one's."""
+
+    session: int
+    sequence: int
+    path: str
+    name: str
+    cut: bool = False
 
 
 class Move(Struct, frozen=True, array_like=True):
@@ -179,12 +233,20 @@ class AgentDown(_Command, frozen=True, tag=True, array_like=True):
     incarnation: int
 
 
+Past = CreateSnapshot | RenameSnapshot | DeleteSnapshots | Clone | Rollback
+"""What has to do with snapshots, of a client."""
+
 Command = (
     Commit
     | OpenSession
     | Mkdirs
     | Rename
     | Delete
+    | CreateSnapshot
+    | RenameSnapshot
+    | DeleteSnapshots
+    | Clone
+    | Rollback
     | Relocate
     | MoveShards
     | Doubt
@@ -200,8 +262,8 @@ Command = (
 
 
 class Done(Struct, frozen=True, tag=True, array_like=True, gc=False):
-    """Success. `number` is a session, an incarnation, the id of a put's first file, or
-    how many of a command's moves were made."""
+    """Success. `number` is a session, an incarnation, the id of a put's first file or
+    of a snapshot, or how many of a command's moves or deletions were made."""
 
     number: int = 0
     time_ms: int = 0

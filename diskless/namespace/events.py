@@ -48,11 +48,27 @@ class _Doubted(Struct, frozen=True, gc=False):
     writers: int
 
 
+class _Kept(Struct, frozen=True, gc=False):
+    path: str
+    directories: int
+    name: str
+    cut: bool
+
+
+class _Forgotten(Struct, frozen=True, gc=False):
+    path: str
+    name: str
+    snapshots: int
+
+
 _Small = (
     c.OpenSession
     | c.Mkdirs
     | c.Rename
     | c.Delete
+    | c.RenameSnapshot
+    | c.Clone
+    | c.Rollback
     | c.Fence
     | c.AgentUp
     | c.AgentDown
@@ -60,7 +76,7 @@ _Small = (
     | c.Drain
     | c.Limit
 )
-_What = _Put | _Relocated | _Repaired | _Reaped | _Doubted | _Small
+_What = _Put | _Relocated | _Repaired | _Reaped | _Doubted | _Kept | _Forgotten | _Small
 
 
 class _Note(Struct, frozen=True, gc=False):
@@ -133,15 +149,9 @@ def _short(result: c.Result) -> c.Result:
     return result
 
 
-def _cut(command: c.Mkdirs | c.Delete | c.Rename) -> _What:
-    """The command with no more of its paths than is ever shown of them."""
-    most = TEXT_CHARS_MAX
-    match command:
-        case c.Rename(source=source, target=target) if len(source) + len(target) > most:
-            return replace(command, source=source[:most], target=target[:most])
-        case c.Mkdirs(path=path) | c.Delete(path=path) if len(path) > most:
-            return replace(command, path=path[:most])
-    return command
+def _cut(text: str) -> str:
+    """No more of a path or a name than is ever shown of it."""
+    return text if len(text) <= TEXT_CHARS_MAX else text[:TEXT_CHARS_MAX]
 
 
 def _shortened(command: c.Command) -> _What:
@@ -155,8 +165,18 @@ def _shortened(command: c.Command) -> _What:
             return _Reaped(len(command.stripes))
         case c.Doubt():
             return _Doubted(len(command.writers))
-        case c.Mkdirs() | c.Delete() | c.Rename():
-            return _cut(command)
+        case c.Mkdirs() | c.Delete():
+            return replace(command, path=_cut(command.path))
+        case c.Rename() | c.Clone():
+            return replace(command, source=_cut(command.source), target=_cut(command.target))
+        case c.CreateSnapshot(paths=paths, name=name, cut=cut):
+            return _Kept(_cut(paths[0]) if paths else "nothing", len(paths), _cut(name), cut)
+        case c.DeleteSnapshots(path=path, names=names):
+            return _Forgotten(_cut(path), _cut(names[0]) if names else "", len(names))
+        case c.RenameSnapshot(path=path, old=old, new=new):
+            return replace(command, path=_cut(path), old=_cut(old), new=_cut(new))
+        case c.Rollback():
+            return replace(command, path=_cut(command.path), name=_cut(command.name))
         case c.Commit() | c.Sweep():
             raise AssertionError("one event for each of its puts, and none")
         case _:
@@ -176,6 +196,8 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
     number = result.number if isinstance(result, c.Done) else 0
     idle = isinstance(result, c.Done) and not result.changed
     match what:
+        case _Kept() | _Forgotten() | c.RenameSnapshot() | c.Clone() | c.Rollback():
+            return _words_of_the_past(what, number)
         case _Put(path, files, size):
             more = f" and {files - 1} more" if files > 1 else ""
             return "put", f"put {path}{more} {format_bytes(size)}"
@@ -196,8 +218,9 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
             return "mkdir", f"mkdir {path}" + (", which was there" if idle else "")
         case c.Rename(source=source, target=target):
             return "rename", f"rename {source} to {target}"
-        case c.Delete(path=path, recursive=recursive):
+        case c.Delete(path=path, recursive=recursive, snapshots=snapshots):
             what_of = f"{path} and all below" if recursive else path
+            what_of += " with snapshots" if snapshots else ""
             return "delete", f"delete {what_of}" + (", which was not there" if idle else "")
         case c.Fence(slot, incarnation, below):
             writer = f"{slot_name(slot)} incarnation {incarnation}"
@@ -212,6 +235,27 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
             return "drain", f"{slot_name(slot)} " + ("drains" if draining else "drains no more")
         case c.Limit(bytes_max):
             return "limit", f"the namespace may grow to {format_bytes(bytes_max)}"
+
+
+def _words_of_the_past(
+    what: _Kept | _Forgotten | c.RenameSnapshot | c.Clone | c.Rollback, number: int
+) -> tuple[str, str]:
+    match what:
+        case _Kept(path, directories, name, cut):
+            more = f" and {directories - 1} more" if directories > 1 else ""
+            kind = "cut" if cut else "snapshot"
+            return "snapshot", f"{kind} {name or f'number {number}'} of {path}{more}"
+        case _Forgotten(path, name, snapshots):
+            more = f" and {snapshots - 1} more" if snapshots > 1 else ""
+            return "snapshot", f"delete snapshot {name}{more} of {path}"
+        case c.RenameSnapshot(path=path, old=old, new=new):
+            return "snapshot", f"rename snapshot {old} of {path} to {new}"
+        case c.Clone(source=source, target=target):
+            return "clone", f"clone {source} to {target}"
+        case c.Rollback(path=path, name=name, cut=cut):
+            where = f"cut {name}" if cut else f"{path} to {name}"
+            before = f", before that is snapshot number {number}" if number else ""
+            return "rollback", f"roll back {where}{before}"
 
 
 def _count(number: int, noun: str) -> str:

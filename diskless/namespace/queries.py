@@ -5,15 +5,22 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from diskless.errors import PathIsFile
 from diskless.model import Event, FileRecord, HeldShard, Place, Stripe
+from diskless.namespace.compare import DiffPage, diff_page
 from diskless.namespace.ledger import Verdict
-from diskless.namespace.state import NamespaceState, PathStatus, Summary
+from diskless.namespace.state import NamespaceState
+from diskless.namespace.tree import Directory
+from diskless.namespace.usage import UsagePage, usage_page
+from diskless.namespace.views import PathStatus, SnapshotStatus, Summary, snapshot_status
 
 PAGE_ENTRIES_MAX = 5000
 PAGE_BYTES_MAX = 3 << 20
 """Of one page's entries as JSON, where a character takes up to 6 bytes: a frame holds 4 MiB."""
 ENTRY_BYTES = 200
 """Of an entry without its path."""
+WALK_STEPS_MAX = 1000
+"""Of one page of a walk; a step of a comparison may look at two leaves."""
 REVIEW_SHARDS_MAX = 2000
 
 
@@ -43,6 +50,40 @@ class Summarize(_Query, frozen=True, tag=True, array_like=True):
     path: str
 
 
+class Snapshots(_Query, frozen=True, tag=True, array_like=True):
+    """Of a directory, or of all if `path` is empty, numbered beyond `after`: the oldest
+    first."""
+
+    path: str
+    after: int
+    limit: int
+
+
+class SnapshotNumber(_Query, frozen=True, tag=True, array_like=True):
+    """The snapshot that an answer to a command names by its number."""
+
+    number: int
+
+
+class Usage(_Query, frozen=True, tag=True, array_like=True):
+    """What is at a path and nowhere else: one page of it."""
+
+    path: str
+    cursor: str
+    limit: int
+
+
+class Diff(_Query, frozen=True, tag=True, array_like=True):
+    """What has changed in a directory from one of its snapshots to another, or until now if
+    `after` is empty: one page of it."""
+
+    path: str
+    before: str
+    after: str
+    cursor: str
+    limit: int
+
+
 class Review(_Query, frozen=True, tag=True, array_like=True):
     """What to do with these shards, which lie at `place`."""
 
@@ -61,11 +102,29 @@ class Events(_Query, frozen=True, tag=True, array_like=True):
     limit: int
 
 
-Query = Stat | Page | Open | Locate | Summarize | Review | Report | Events
+Query = (
+    Stat
+    | Page
+    | Open
+    | Locate
+    | Summarize
+    | Snapshots
+    | SnapshotNumber
+    | Usage
+    | Diff
+    | Review
+    | Report
+    | Events
+)
 
 
 class Listed(Struct, frozen=True, array_like=True):
     entries: list[PathStatus]
+    more: bool
+
+
+class SnapshotsListed(Struct, frozen=True, array_like=True):
+    entries: list[SnapshotStatus]
     more: bool
 
 
@@ -80,6 +139,10 @@ ANSWERS: dict[type, Any] = {
     Open: OpenedFile,
     Locate: list[Stripe],
     Summarize: Summary,
+    Snapshots: SnapshotsListed,
+    SnapshotNumber: SnapshotStatus,
+    Usage: UsagePage,
+    Diff: DiffPage,
     Review: list[Verdict],
     Report: bytes,
     Events: list[Event],
@@ -110,10 +173,54 @@ def answer(state: NamespaceState, query: Query) -> Any:
             return state.locate(stripes)
         case Summarize(path):
             return state.summary(path)
+        case Snapshots(path, after, limit):
+            return _snapshots(state, path, after, min(max(limit, 1), PAGE_ENTRIES_MAX))
+        case SnapshotNumber(number):
+            return snapshot_status(state.history.numbered(number))
+        case Usage(path, cursor, limit):
+            return usage_page(state, path, cursor=cursor, limit=min(max(limit, 1), WALK_STEPS_MAX))
+        case Diff():
+            return _diff(state, query)
         case Review(place, shards):
             return [state.ledger.verdict(shard, place) for shard in shards]
         case Report() | Events():
             raise AssertionError("for the agent to answer, which knows more than the state")
+
+
+def _snapshots(state: NamespaceState, path: str, after: int, limit: int) -> SnapshotsListed:
+    history = state.history
+    known = history.at(path).values() if path else history.by_id.values()
+    if path and not known:
+        state.get(path)
+    found: list[SnapshotStatus] = []
+    size, more = 0, False
+    for snapshot in known:
+        if snapshot.id <= after:
+            continue
+        size += 6 * (len(snapshot.path) + 2 * len(snapshot.name)) + ENTRY_BYTES
+        if len(found) == limit or (found and size > PAGE_BYTES_MAX):
+            more = True
+            break
+        found.append(snapshot_status(snapshot))
+    return SnapshotsListed(found, more)
+
+
+def _diff(state: NamespaceState, query: Diff) -> DiffPage:
+    before = state.history.get(query.path, query.before).root
+    if query.after:
+        after = state.history.get(query.path, query.after).root
+    else:
+        node = state.get(query.path)
+        if not isinstance(node, Directory):
+            raise PathIsFile(f"{query.path} is a file now")
+        after = node
+    return diff_page(
+        before,
+        after,
+        cursor=query.cursor,
+        limit=min(max(query.limit, 1), WALK_STEPS_MAX),
+        chars_max=PAGE_BYTES_MAX // 6 - ENTRY_BYTES * WALK_STEPS_MAX // 6,
+    )
 
 
 def _that_fits(page: Listed) -> Listed:

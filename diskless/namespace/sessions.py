@@ -16,7 +16,19 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from diskless.errors import SessionExpired
-from diskless.namespace.commands import Delete, Done, Mkdirs, Put, Refused, Rename, Result
+from diskless.namespace.commands import (
+    Clone,
+    CreateSnapshot,
+    Delete,
+    Done,
+    Mkdirs,
+    Past,
+    Put,
+    Refused,
+    Rename,
+    Result,
+    Rollback,
+)
 from diskless.namespace.weights import ANSWER_BYTES, REFUSAL_BYTES, SESSION_BYTES
 
 ANSWERS_PER_SESSION = 512
@@ -28,7 +40,7 @@ EXPIRE_AT_ONCE_MAX = 8
 EXPIRE_EVERY = 64
 """So many of a session's requests lie between two looks for others that have grown old."""
 
-Mutation = Put | Mkdirs | Rename | Delete
+Mutation = Put | Mkdirs | Rename | Delete | Past
 
 _NOT_RUN = -1
 
@@ -182,6 +194,7 @@ _BEFORE = {
     "PathIsDirectory": "is a directory",
     "PathIsFile": "is a file, or below one",
     "DirectoryNotEmpty": "is a directory with entries",
+    "HasSnapshots": "has snapshots, or has some below it",
     "CapacityExceeded": "found no room: delete files, or start the cluster with more --memory",
 }
 
@@ -191,8 +204,12 @@ def refused_before(reason: str, command: Mutation) -> Refused:
     if isinstance(command, Put):
         more = f" or one of {len(command.files) - 1} more files" if len(command.files) > 1 else ""
         what = f"{command.files[0].path if command.files else 'a put of no files'}{more}"
-    elif isinstance(command, Rename):
+    elif isinstance(command, Rename | Clone):
         what = f"{command.source} or {command.target}"
+    elif isinstance(command, CreateSnapshot):
+        what = f"{' or '.join(command.paths[:2]) or 'nothing'} or its snapshot"
+    elif isinstance(command, Rollback) and command.cut:
+        what = f"the cut {command.name!r}, or one of its directories,"
     else:
         what = command.path
     why = _BEFORE.get(reason, f"was refused with {reason} when it was first sent")

@@ -1,12 +1,13 @@
 """A namespace's whole state as a row of chunks, and back again.
 
 `snapshot` yields bounded chunks on demand; the state must not change until it is
-exhausted. Order is part of the state wherever later commands could see it (files,
-children, freed stripes, sessions by use), so everything goes in the order it is in.
+exhausted. Order is part of the state wherever later commands could see it (files, freed
+stripes, sessions by use), so everything goes in the order it is in. What directories share
+goes once.
 A chunk is [section, rows]; sections come in the order of `_SECTIONS`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -14,9 +15,12 @@ import msgspec
 
 from diskless.model import AgentInfo, FileRecord, Stripe
 from diskless.namespace import commands as c
+from diskless.namespace import forest
+from diskless.namespace.doomed import Job
+from diskless.namespace.history import Snapshot
 from diskless.namespace.sessions import _Session
 from diskless.namespace.state import NamespaceState
-from diskless.namespace.tree import Directory, File
+from diskless.namespace.tree import File
 
 CHUNK_ROWS_MAX = 1000
 CHUNK_BYTES_MAX = 128 * 1024
@@ -25,16 +29,19 @@ CHUNK_BYTES_MAX = 128 * 1024
 _encode = msgspec.msgpack.Encoder().encode
 
 _Row = tuple[Any, ...]
-_Tree = list[tuple[int, str, int, int]]  # parent, name, mtime, file id or 0 for a directory
-_DOOMED = -1
-"""The parent of a directory that a delete has detached."""
+_Doomed = list[tuple[int, list[int]]]  # files left, numbers of what is pending
+_Kept = list[tuple[int, str, str, int, int, int, str, int]]
+"""Of each snapshot: id, path, name, number of its root, time, op, cut, size of the cut."""
 _Answers = list[tuple[int, int, c.Result]]  # session, sequence, answer
 _SECTIONS: dict[str, Any] = {
     "counters": list[Any],
     "agents": list[tuple[AgentInfo]],
     "boots": list[tuple[int, str, int]],
     "files": list[tuple[FileRecord]],
-    "tree": _Tree,
+    "nodes": list[forest.Row],
+    "root": list[tuple[int]],
+    "doomed": _Doomed,
+    "kept": _Kept,
     "demotable": list[tuple[int, int]],
     "stripes": list[tuple[Stripe, int, list[tuple[int, int]]]],
     "freed": list[tuple[str, int]],
@@ -56,14 +63,14 @@ def snapshot(state: NamespaceState) -> Iterator[bytes]:
         "boots",
         (
             (slot, boot, incarnation)
-            for slot, boots in state._boots.items()
+            for slot, boots in state.roster.boots.items()
             for boot, incarnation in boots.items()
         ),
     )
     yield from _chunks(
         "files", ((file.record,) for file in state.files.values()), size=_record_bytes
     )
-    yield from _chunks("tree", _walk(state.tree.root, state.doomed.roots))
+    yield from _forest(state)
     yield from _chunks("demotable", state.demotable_ms.items())
     yield from _chunks(
         "stripes",
@@ -92,21 +99,49 @@ def snapshot(state: NamespaceState) -> Iterator[bytes]:
     )
 
 
+def _forest(state: NamespaceState) -> Iterator[bytes]:
+    feller = forest.Feller()
+    roots: list[int] = []
+
+    def rows() -> Iterator[forest.Row]:
+        yield from feller.rows(state.tree.root)
+        roots.append(feller.number)
+        for job in state.doomed.jobs:
+            for thing in job.pending:
+                yield from feller.rows(thing)
+                roots.append(feller.number)
+        for kept in state.history.by_id.values():
+            yield from feller.rows(kept.root)
+            roots.append(feller.number)
+
+    yield from _chunks("nodes", rows(), size=forest.row_bytes)
+    numbers = iter(roots)
+    yield from _chunks("root", [(next(numbers),)])
+    yield from _chunks(
+        "doomed", ((job.files, [next(numbers) for _ in job.pending]) for job in state.doomed.jobs)
+    )
+    yield from _chunks(
+        "kept",
+        (
+            (one.id, one.path, one.name, next(numbers), one.time_ms, one.op, one.cut, one.cut_size)
+            for one in state.history.by_id.values()
+        ),
+    )
+
+
 def _counters(state: NamespaceState) -> list[int]:
     ledger = state.ledger
     return [
+        state.op,
         state.clock_ms,
         state.elapsed_ms,
-        state.lost_ms,
+        state.roster.lost_ms,
         state.bytes_inline,
         state.bytes_max,
-        state.roster_version,
+        state.roster.version,
         state._last_file,
         state.sessions._last,
-        state.tree.root.mtime_ms,
-        state.doomed.files,
-        state.doomed.directories,
-        state.doomed.name_bytes,
+        state.history.last,
         ledger.live_bytes,
         ledger.payload_bytes,
         ledger.stored_bytes,
@@ -140,33 +175,13 @@ def _chunks(section: str, rows: Iterable[_Row], *, size: Any = None) -> Iterator
         yield _encode((section, chunk))
 
 
-def _walk(root: Directory, doomed: Sequence[Directory]) -> Iterator[_Row]:
-    """Every node below the root, after its parent: (number of the parent, name, mtime,
-    file id), where directories are numbered as they come, the root being 0. First those
-    that are doomed, which have no parent."""
-    pending = [(0, root)]
-    number = 0
-    for directory in doomed:
-        number += 1
-        pending.append((number, directory))
-        yield _DOOMED, directory.name, directory.mtime_ms, 0
-    while pending:
-        parent, directory = pending.pop()
-        for name, child in directory.children.items():
-            if isinstance(child, File):
-                yield parent, name, 0, child.record.id
-            else:
-                number += 1
-                pending.append((number, child))
-                yield parent, name, child.mtime_ms, 0
-
-
 class Restorer:
     """Fills an empty state with the chunks of a snapshot, in their order."""
 
     def __init__(self, state: NamespaceState) -> None:
         self._state = state
-        self._directories = [state.tree.root]
+        state.tree.counts.clear()  # Its empty root goes.
+        self._planter = forest.Planter(state.files, state.tree.counts)
 
     def take(self, chunk: bytes) -> None:
         section, raw = _CHUNK.decode(chunk)
@@ -176,18 +191,16 @@ class Restorer:
         state = self._state
         ledger = state.ledger
         (
+            state.op,
             state.clock_ms,
             state.elapsed_ms,
-            state.lost_ms,
+            state.roster.lost_ms,
             state.bytes_inline,
             state.bytes_max,
-            state.roster_version,
+            state.roster.version,
             state._last_file,
             state.sessions._last,
-            state.tree.root.mtime_ms,
-            state.doomed.files,
-            state.doomed.directories,
-            state.doomed.name_bytes,
+            state.history.last,
             ledger.live_bytes,
             ledger.payload_bytes,
             ledger.stored_bytes,
@@ -199,30 +212,29 @@ class Restorer:
 
     def _boots(self, rows: list[tuple[int, str, int]]) -> None:
         for slot, boot, incarnation in rows:
-            self._state._boots.setdefault(slot, {})[boot] = incarnation
+            self._state.roster.boots.setdefault(slot, {})[boot] = incarnation
 
     def _files(self, rows: list[tuple[FileRecord]]) -> None:
-        # The tree comes later and gives them their names; this keeps their order.
+        # The leaves come later and are counted then; this keeps their order.
         for (record,) in rows:
-            self._state.files[record.id] = File("", record)
+            self._state.files[record.id] = File(record, 0)
             self._state.extents += len(record.extents)
 
-    def _tree(self, rows: _Tree) -> None:
-        directories, files = self._directories, self._state.files
-        for parent, name, mtime_ms, id_ in rows:
-            if parent == _DOOMED:
-                directories.append(Directory(name, mtime_ms))
-                self._state.doomed.roots.append(directories[-1])
-                continue
-            above = directories[parent]
-            if id_:
-                file = files[id_]
-                file.name = name
-                above.attach(file, now_ms=above.mtime_ms)
-            else:
-                directory = Directory(name, mtime_ms)
-                above.attach(directory, now_ms=above.mtime_ms)
-                directories.append(directory)
+    def _nodes(self, rows: list[forest.Row]) -> None:
+        self._planter.take(rows)
+
+    def _root(self, rows: list[tuple[int]]) -> None:
+        self._state.tree.root = self._planter.directory(rows[0][0])
+
+    def _doomed(self, rows: _Doomed) -> None:
+        for files, numbers in rows:
+            self._state.doomed.restore(Job([self._planter.thing(n) for n in numbers], files))
+
+    def _kept(self, rows: _Kept) -> None:
+        for id_, path, name, number, time_ms, op, cut, cut_size in rows:
+            root = self._planter.directory(number)
+            kept = Snapshot(id_, path, name, root, time_ms, op, cut, cut_size)
+            self._state.history.restore(kept)
 
     def _demotable(self, rows: list[tuple[int, int]]) -> None:
         self._state.demotable_ms.update(rows)

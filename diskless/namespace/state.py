@@ -8,7 +8,6 @@ the same commands are equal. Reads are plain methods and change nothing.
 
 from collections.abc import Callable, Iterable
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from diskless import paths
@@ -17,37 +16,24 @@ from diskless.errors import (
     BadRequest,
     CapacityExceeded,
     DisklessError,
+    NotFound,
+    PathIsDirectory,
     StaleShards,
     UploadLost,
 )
-from diskless.model import AgentInfo, Extent, FileRecord, Place, Stripe, slot_name
+from diskless.model import Extent, FileRecord, Place, Stripe, slot_name
+from diskless.namespace import btree, edits, past, weights
 from diskless.namespace import commands as c
-from diskless.namespace import weights
+from diskless.namespace.content import Offered, check_content, check_shape, lies_in
 from diskless.namespace.doomed import Doomed
-from diskless.namespace.health import Health
+from diskless.namespace.history import History, Snapshot
 from diskless.namespace.ledger import Ledger
 from diskless.namespace.paged import Paged
+from diskless.namespace.roster import Roster
 from diskless.namespace.sessions import Mutation, Sessions, refused_before
-from diskless.namespace.tree import Directory, File, Node, Tree, rename_bytes
+from diskless.namespace.tree import File, Node, Spot, Tree, descend
+from diskless.namespace.views import PathStatus, Summary, status_of
 from diskless.repair import condition
-
-
-class PathStatus(Struct, frozen=True, array_like=True):
-    """What a path is: `record` is None for a directory (inline bytes left out)."""
-
-    path: str
-    mtime_ms: int
-    record: FileRecord | None
-
-
-class Summary(Struct, frozen=True, array_like=True):
-    files: int
-    directories: int
-    bytes: int
-
-
-Offered = dict[str, Stripe | DisklessError]
-"""The stripes of a command by id; an error says why one cannot be used."""
 
 SESSION_SPARE = 8
 """Sessions may take the namespace this part of its limit beyond it: whoever wants to delete
@@ -55,10 +41,6 @@ something from a full one must be able to begin."""
 
 DEMOTE_BYTES_MIN = 4 * 1024
 """Inline files larger than this are listed for demotion into stripes."""
-
-BOOTS_PER_SLOT_MAX = 64
-"""Lives of a slot that are remembered, so that a late repeat does not begin a new one."""
-
 
 SWEEP_AT_ONCE = 1000
 """A recursive delete of more entries than this leaves them to later commands."""
@@ -68,28 +50,31 @@ class NamespaceState:
     def __init__(self, *, sweep_at_once: int = SWEEP_AT_ONCE) -> None:
         """All replicas must have the same `sweep_at_once`."""
         self.tree = Tree()
-        self.doomed = Doomed()
-        self.agents: dict[int, AgentInfo] = {}
-        self.health = Health(self.agents)
+        self.doomed = Doomed(self.tree.counts)
+        self.history = History()
+        self.roster = Roster()
+        self.agents = self.roster.agents
+        self.health = self.roster.health
         self.ledger = Ledger(self.health)
         self.sessions = Sessions()
         self.files: Paged[File] = Paged()  # what is doomed too
+        self.op = 0  # the place in the log of the last command
         self.clock_ms = 0
         self.elapsed_ms = 0
-        self.lost_ms = 0  # by elapsed time, when a life was last seen that another has replaced
         self.bytes_inline = 0  # of what is doomed too
         self.bytes_max = 0  # by the leader's last word; 0: no limit is set yet
         self.extents = 0  # of all files
         self.demotable_ms: dict[int, int] = {}  # larger inline files, since when, oldest first
-        self.roster_version = 0
-        self._boots: dict[int, dict[str, int]] = {}  # slot -> boot -> incarnation
         self._last_file = 0
         self._sweep_at_once = sweep_at_once
 
     # -- commands ---------------------------------------------------------------
 
-    def apply(self, command: c.Command, *, now_ms: int, elapsed_ms: int) -> tuple[c.Result, ...]:
+    def apply(
+        self, command: c.Command, *, now_ms: int, elapsed_ms: int, op: int = 0
+    ) -> tuple[c.Result, ...]:
         """Does one command; a commit has a result for each of its puts, others one."""
+        self.op = op
         if now_ms > self.clock_ms:
             self.clock_ms = now_ms
         if elapsed_ms > self.elapsed_ms:
@@ -104,7 +89,15 @@ class NamespaceState:
             case c.Commit():
                 return self._commit(command)
             case c.Mkdirs() | c.Rename() | c.Delete():
-                return (self._once(command, lambda: self._edit(command)),)
+                return (self._once(command, lambda: self._change(command)),)
+            case (
+                c.CreateSnapshot()
+                | c.RenameSnapshot()
+                | c.DeleteSnapshots()
+                | c.Clone()
+                | c.Rollback()
+            ):
+                return (self._once(command, lambda: self._change(command)),)
             case c.OpenSession():
                 return (self._open_session(),)
             case c.Relocate():
@@ -121,13 +114,13 @@ class NamespaceState:
             case c.Sweep(entries):
                 self._sweep(entries)
             case c.AgentUp():
-                return (self._agent_up(command),)
+                return (self.roster.up(command, elapsed_ms=self.elapsed_ms),)
             case c.AgentDown(slot, incarnation):
-                self._agent_down(slot, incarnation)
+                self.roster.down(slot, incarnation, elapsed_ms=self.elapsed_ms)
             case c.AgentSlow(slot, incarnation, slow):
-                return (self._agent_slow(slot, incarnation, slow),)
+                return (self.roster.slow(slot, incarnation, slow),)
             case c.Drain(slot, draining):
-                return (self._drain(slot, draining),)
+                return (self.roster.drain(slot, draining),)
             case c.Limit(bytes_max):
                 changed, self.bytes_max = bytes_max != self.bytes_max, bytes_max
                 return (c.Done(changed=changed),)
@@ -176,7 +169,7 @@ class NamespaceState:
     def _lacks_room(self, growth: int) -> bool:
         return 0 < self.bytes_max < weights.total(self) + growth
 
-    def _check_room(self, growth: int, path: str) -> None:
+    def check_room(self, growth: int, path: str) -> None:
         """Raises CapacityExceeded. Only for what clients add: deletes, repair and all that
         keeps the cluster whole are never refused for lack of room."""
         if self._lacks_room(growth):
@@ -210,7 +203,7 @@ class NamespaceState:
             known = self.ledger.entries.get(stripe.id)
             stripe = known.stripe if known is not None else stripe
             try:
-                _check_shape(stripe)
+                check_shape(stripe)
                 self.ledger.check_new(stripe)
                 self._check_places(stripe)
             except (BadRequest, StaleShards, UploadLost) as error:
@@ -233,84 +226,78 @@ class NamespaceState:
         return condition(place, self.agents).readable
 
     def _put(self, put: c.Put, offered: Offered) -> c.Result:
-        self._check_put(put, offered)
+        spot = self._check_put(put, offered)
         first = self._last_file + 1
         for file in put.files:
+            if len(put.files) > 1:  # Those before it have changed the tree.
+                spot = self.tree.spot(file.path, overwrite=put.overwrite)
+            assert spot is not None
             self._last_file += 1
             record = FileRecord(
                 self._last_file, file.size, self.clock_ms, file.checksum, file.inline, file.extents
             )
-            node, replaced = self.tree.put(file.path, record, now_ms=self.clock_ms)
+            node, replaced = self.tree.put(spot, record, now_ms=self.clock_ms)
             self._hold(node, offered)
-            if replaced is not None:
-                self._let_go([replaced])
+            if replaced is not None and not replaced.refs:
+                self._let_go([replaced.record])
         return c.Done(first, self.clock_ms)
 
-    def _check_put(self, put: c.Put, offered: Offered) -> None:
-        names = {file.path for file in put.files}
-        if len(names) < len(put.files):
-            raise BadRequest("a path occurs twice in one request")
-        clash = names & paths.above(names)
+    def _check_put(self, put: c.Put, offered: Offered) -> Spot | None:
+        """Where the last of the files goes. Raises what keeps any of them from being put."""
+        if len(put.files) > 1:
+            _check_apart([file.path for file in put.files])
+        spot, copied = None, 0
+        seen: set[int] | None = None
         for file in put.files:
-            self.tree.check_put(file.path, overwrite=put.overwrite)
-            if clash and clash & paths.above([file.path]):
-                raise BadRequest(f"{file.path} lies below another file of the request")
-            self._check_content(file, offered)
-        if self.bytes_max:
+            spot = self.tree.spot(file.path, overwrite=put.overwrite)
+            check_content(file, offered)
+            if spot.shared:
+                seen = set() if seen is None else seen
+                copied += self.tree.copy_bytes(spot.parts, seen)
+        if self.bytes_max and put.files:
             used = {extent.stripe for file in put.files for extent in file.extents}
             stripes = [s for id_ in used if isinstance(s := offered[id_], Stripe)] if used else ()
-            self._check_room(weights.put_bytes(put.files, stripes), put.files[0].path)
+            self.check_room(copied + weights.put_bytes(put.files, stripes), put.files[0].path)
+        return spot
 
-    def _check_content(self, file: c.NewFile, offered: Offered) -> None:
-        if (file.inline is None) != bool(file.extents):
-            raise BadRequest(f"{file.path}: its bytes are neither all inline nor all in extents")
-        for extent in file.extents:
-            stripe = offered.get(extent.stripe)
-            if isinstance(stripe, DisklessError):
-                raise stripe
-            if stripe is None or not _lies_in(extent, stripe):
-                raise BadRequest(f"{file.path}: no such bytes in this commit: {extent}")
-        held = len(file.inline) if file.inline is not None else 0
-        if held + sum(extent.length for extent in file.extents) != file.size:
-            raise BadRequest(f"{file.path}: its parts do not add up to {file.size} bytes")
-
-    def _edit(self, command: c.Mkdirs | c.Rename | c.Delete) -> c.Result:
-        now_ms = self.clock_ms
+    def _change(self, command: c.Mkdirs | c.Rename | c.Delete | c.Past) -> c.Result:
         match command:
-            case c.Mkdirs(path=path):
-                if self.tree.find(path) is None:
-                    self._check_room(weights.path_bytes(path), path)
-                return c.Done(changed=self.tree.mkdirs(path, now_ms=now_ms))
-            case c.Rename(source=source, target=target, overwrite=overwrite):
-                self._check_rename(source, target)
-                replaced = self.tree.rename(source, target, overwrite=overwrite, now_ms=now_ms)
-                self._let_go([replaced] if replaced else [])
-                return c.Done()
-            case c.Delete(path=path, recursive=recursive):
-                gone = self.tree.delete(path, recursive=recursive, now_ms=now_ms)
-                self._give_up(gone)
-                return c.Done(changed=gone is not None)
+            case c.Mkdirs():
+                return edits.mkdirs(self, command)
+            case c.Rename():
+                return edits.rename(self, command)
+            case c.Delete():
+                return edits.delete(self, command)
+            case c.CreateSnapshot():
+                return past.create(self, command)
+            case c.RenameSnapshot():
+                return past.rename(self, command)
+            case c.DeleteSnapshots():
+                return past.delete(self, command)
+            case c.Clone():
+                return past.clone(self, command)
+            case c.Rollback():
+                return past.rollback(self, command)
 
-    def _check_rename(self, source: str, target: str) -> None:
-        """A longer name takes room, unless what it replaces frees some."""
-        node, old = self.tree.find(source), self.tree.find(target)
-        if node is not None and old is None:
-            growth = rename_bytes(node, target.rpartition("/")[2])
-            if growth > 0:
-                self._check_room(growth, target)
-
-    def _give_up(self, node: Node | None) -> None:
+    def give_up(self, node: Node | None) -> None:
         """Lets go of what was detached: at once if it is little, else by and by."""
         if isinstance(node, File):
-            self._let_go([node.record])
+            node.refs -= 1
+            if not node.refs:
+                self._let_go([node.record])
         elif node is not None:
             entries = node.files + node.directories
-            self.doomed.add(node)
-            if entries <= self._sweep_at_once:
-                self._sweep(2 * entries)  # a directory is an entry, and is left once
+            if self.doomed.add(node) and entries <= self._sweep_at_once:
+                self._let_go(self.doomed.finish())
 
-    def _sweep(self, entries: int) -> None:
-        self._let_go(self.doomed.sweep(entries))
+    def forget(self, snapshots: Iterable[Snapshot]) -> None:
+        """Takes snapshots off the table; what only they held is swept, most of it by and by."""
+        for snapshot in snapshots:
+            self.doomed.add(self.history.remove(snapshot))
+        self._sweep(self._sweep_at_once)
+
+    def _sweep(self, steps: int) -> None:
+        self._let_go(self.doomed.sweep(steps))
 
     def _hold(self, file: File, offered: Offered) -> None:
         record = file.record
@@ -358,7 +345,7 @@ class NamespaceState:
         for extent in extents:
             known = extent.stripe in kept
             stripe = self.ledger.get(extent.stripe) if known else offered.get(extent.stripe)
-            if not isinstance(stripe, Stripe) or not _lies_in(extent, stripe):
+            if not isinstance(stripe, Stripe) or not lies_in(extent, stripe):
                 return False
         return bool(extents) and sum(extent.length for extent in extents) == record.size
 
@@ -377,71 +364,13 @@ class NamespaceState:
         self.ledger.move(move.stripe, move.places)
         return True
 
-    def _agent_up(self, command: c.AgentUp) -> c.Result:
-        old = self.agents.get(command.slot)
-        boots = self._boots.setdefault(command.slot, {})
-        incarnation = boots.get(command.boot)
-        if incarnation is None:
-            incarnation = boots[command.boot] = old.incarnation + 1 if old is not None else 1
-            if len(boots) > BOOTS_PER_SLOT_MAX:
-                del boots[next(iter(boots))]
-        elif old is not None and incarnation < old.incarnation:
-            return c.Done(incarnation, changed=False)  # a late repeat: that life is over
-        info = AgentInfo(
-            slot=command.slot,
-            incarnation=incarnation,
-            boot=command.boot,
-            address=command.address,
-            gateway=command.gateway,
-            socket=command.socket,
-            host=command.host,
-            node=command.node,
-            pid=command.pid,
-            draining=old is not None and old.draining,
-            slow=old is not None and old.slow and old.incarnation == incarnation,
-        )
-        if info != old:
-            is_loss = old is not None and old.incarnation != incarnation
-            if old is not None and is_loss:
-                seen_ms = self.elapsed_ms if old.up else old.down_ms
-                self.lost_ms = max(self.lost_ms, seen_ms)
-            self._note_agent(info, is_loss=is_loss)
-        return c.Done(incarnation, changed=info != old)
-
-    def _agent_down(self, slot: int, incarnation: int) -> None:
-        agent = self.agents.get(slot)
-        if agent is not None and agent.incarnation == incarnation and agent.up:
-            down = replace(agent, up=False, down_ms=max(self.elapsed_ms, 1))
-            self._note_agent(down, is_loss=True)
-
-    def _agent_slow(self, slot: int, incarnation: int, slow: bool) -> c.Result:
-        agent = self.agents.get(slot)
-        changed = agent is not None and agent.incarnation == incarnation and agent.slow != slow
-        if changed:
-            assert agent is not None
-            self._note_agent(replace(agent, slow=slow), is_loss=False)
-        return c.Done(changed=changed)
-
-    def _drain(self, slot: int, draining: bool) -> c.Result:
-        agent = self.agents.get(slot)
-        if agent is None:
-            return c.Refused.of(BadRequest(f"{slot_name(slot)} has never joined the cluster"))
-        changed = agent.draining != draining
-        if changed:
-            self._note_agent(replace(agent, draining=draining), is_loss=False)
-        return c.Done(changed=changed)
-
-    def _note_agent(self, agent: AgentInfo, *, is_loss: bool) -> None:
-        self.agents[agent.slot] = agent
-        self.roster_version += 1
-        self.health.touch(agent.slot, is_loss=is_loss)
+    @property
+    def roster_version(self) -> int:
+        return self.roster.version
 
     @property
     def left_ms(self) -> int:
-        """By elapsed time, since when all agents that are missing have been away: one that is
-        back in the same life was not lost, however often it goes."""
-        away = [agent.down_ms for agent in self.agents.values() if not agent.up]
-        return max([self.lost_ms, *away])
+        return self.roster.left_ms
 
     @property
     def bytes_logical(self) -> int:
@@ -450,19 +379,37 @@ class NamespaceState:
 
     # -- reads ------------------------------------------------------------------
 
+    def get(self, path: str) -> Node:
+        """What is at a path, which may lead below `.snapshot`. Raises NotFound."""
+        if paths.BELOW in path and paths.leads_to_snapshots(path):
+            node = self.history.find(self.tree, path)
+        else:
+            node = descend(self.tree.root, paths.split(path))
+        if node is None:
+            raise NotFound(f"{path}: no such file or directory")
+        return node
+
     def stat(self, path: str) -> PathStatus:
-        return _status(self.tree.get(path), path)
+        return status_of(self.get(path), path)
 
     def page(self, path: str, *, after: str, limit: int) -> tuple[list[PathStatus], bool]:
-        nodes, more = self.tree.page(path, after=after, limit=limit)
-        if isinstance(self.tree.get(path), File):
-            return [_status(nodes[0], path)], more
-        above = path.rstrip("/")
-        return [_status(node, f"{above}/{node.name}") for node in nodes], more
+        """Up to `limit` entries named beyond `after`, in order, and whether more follow.
+
+        A file is its own only entry.
+        """
+        node = self.get(path)
+        if isinstance(node, File):
+            return [status_of(node, path)], False
+        found, more = btree.page(node.node, after=after, limit=limit)
+        above = path.rstrip("/") + "/"
+        return [status_of(node, above + name) for name, node in found], more
 
     def open(self, path: str) -> tuple[FileRecord, list[Stripe]]:
         """A file's record and the stripes that it lies in."""
-        record = self.tree.get_file(path).record
+        node = self.get(path)
+        if type(node) is not File:
+            raise PathIsDirectory(f"{path} is a directory")
+        record = node.record
         return record, self.locate({extent.stripe for extent in record.extents})
 
     def locate(self, stripes: Iterable[str]) -> list[Stripe]:
@@ -470,29 +417,18 @@ class NamespaceState:
         return [self.ledger.get(id_) for id_ in stripes]
 
     def summary(self, path: str) -> Summary:
-        node = self.tree.get(path)
+        node = self.get(path)
         if isinstance(node, File):
             return Summary(1, 0, node.record.size)
         return Summary(node.files, node.directories, node.bytes)
 
 
-def _check_shape(stripe: Stripe) -> None:
-    """Raises BadRequest for a stripe that no writer makes."""
-    slots = {place.slot for place in stripe.places}
-    total = stripe.data_shards + stripe.parity_shards
-    least = min(stripe.data_shards, stripe.parity_shards, stripe.payload_bytes)
-    if least < 1 or not len(slots) == len(stripe.places) == total:
-        raise BadRequest(f"stripe {stripe.id}: {total} shards must be on as many agents")
-
-
-def _lies_in(extent: Extent, stripe: Stripe) -> bool:
-    end = extent.offset + extent.length
-    return extent.offset >= 0 and extent.length >= 1 and end <= stripe.payload_bytes
-
-
-def _status(node: Node, path: str) -> PathStatus:
-    if isinstance(node, Directory):
-        return PathStatus(path, node.mtime_ms, None)
-    record = node.record
-    bare = replace(record, inline=None, extents=()) if record.inline or record.extents else record
-    return PathStatus(path, record.mtime_ms, bare)
+def _check_apart(names: list[str]) -> None:
+    """Raises BadRequest if the paths of a put are in each other's way."""
+    known = set(names)
+    if len(known) < len(names):
+        raise BadRequest("a path occurs twice in one request")
+    clash = known & paths.above(known)
+    for name in names if clash else ():
+        if clash & paths.above([name]):
+            raise BadRequest(f"{name} lies below another file of the request")

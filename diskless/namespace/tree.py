@@ -3,10 +3,16 @@
 Every method either does the whole change or raises and changes nothing, in a number of steps
 that depends on the path's depth and not on what is below it: directories keep sums. The tree
 knows nothing of stripes: it hands back what a change let go of.
+
+Directories and files are counted like the nodes that hold them (`btree.py`): `refs` is the
+number of leaves, and for a directory also of roots, that point to it. They know neither their
+name nor where they are, so a subtree can be in several places at once. A change first makes
+every directory on its way its own, by copies of what is shared; so nobody else sees it.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -20,112 +26,62 @@ from diskless.errors import (
     PathIsFile,
 )
 from diskless.model import FileRecord
+from diskless.namespace import btree, weights
+from diskless.namespace.btree import Counts, Inner, Leaf
 from diskless.namespace.weights import name_bytes
 
 
 class File(Struct, eq=False, gc=False):
-    """A name for a record. It knows nothing of where it is, so it is part of no cycle and
-    the collector of cycles need not look at each: it would stop everything else for as long.
+    """A record that can be replaced by one of the same bytes elsewhere, for all its names. It
+    is part of no cycle and the collector of cycles need not look at each: it would stop
+    everything else for as long. So it is with directories and nodes.
     """
 
-    name: str
     record: FileRecord
+    refs: int = 1
 
 
-class Directory:
+class Directory(Struct, eq=False, gc=False):
     """A directory, with sums over all that is below it."""
 
-    __slots__ = (
-        "_names",
-        "bytes",
-        "children",
-        "directories",
-        "files",
-        "mtime_ms",
-        "name",
-        "name_bytes",
-        "parent",
-    )
+    mtime_ms: int
+    node: btree.Node
+    entries: int = 0  # of its own
+    files: int = 0
+    directories: int = 1  # itself
+    bytes: int = 0
+    refs: int = 1
 
-    def __init__(self, name: str, mtime_ms: int) -> None:
-        self.name = name
-        self.parent: Directory | None = None
-        self.mtime_ms = mtime_ms
-        self.children: dict[str, Directory | File] = {}
-        self._names: list[str] | None = None
-        self.files = 0
-        self.directories = 1  # itself
-        self.bytes = 0
-        self.name_bytes = 0  # of all below it, not its own
-
-    def attach(self, node: "Node", *, now_ms: int) -> None:
-        """Adds an entry under its name, which must be free."""
-        assert node.name not in self.children
-        self._names = None
-        self.children[node.name] = node
-        if isinstance(node, Directory):
-            node.parent = self
-        self.mtime_ms = now_ms
-        self._count(node, 1)
-
-    def detach(self, node: "Node", *, now_ms: int) -> None:
-        del self.children[node.name]
-        self._names = None
-        if isinstance(node, Directory):
-            node.parent = None
-        self.mtime_ms = now_ms
-        self._count(node, -1)
-
-    def pop(self) -> "Node":
-        """Takes the newest entry off; there must be one."""
-        _, node = self.children.popitem()
-        self._names = None
-        if isinstance(node, Directory):
-            node.parent = None
-        self._count(node, -1)
-        return node
-
-    def replace(self, old: "File", new: "File", *, now_ms: int) -> None:
-        """Puts a file in another's place, among its siblings too."""
-        assert new.name == old.name
-        self.children[new.name] = new
-        self.mtime_ms = now_ms
-        self._grow(0, 0, new.record.size - old.record.size, 0)
-
-    def _count(self, node: "Node", sign: int) -> None:
+    def count(self, node: "Node", sign: int) -> None:
         if isinstance(node, File):
-            self._grow(sign, 0, sign * node.record.size, sign * name_bytes(node.name))
+            self.files += sign
+            self.bytes += sign * node.record.size
         else:
-            names = node.name_bytes + name_bytes(node.name)
-            self._grow(sign * node.files, sign * node.directories, sign * node.bytes, sign * names)
-
-    def _grow(self, files: int, directories: int, size: int, names: int) -> None:
-        at: Directory | None = self
-        while at is not None:
-            at.files += files
-            at.directories += directories
-            at.bytes += size
-            at.name_bytes += names
-            at = at.parent
-
-    def names(self) -> list[str]:
-        """Sorted, and kept until the next change, because a listing comes in pages."""
-        if self._names is None:
-            self._names = sorted(self.children)
-        return self._names
+            self.files += sign * node.files
+            self.directories += sign * node.directories
+            self.bytes += sign * node.bytes
 
 
 Node = File | Directory
 
 
-def rename_bytes(node: Node, name: str) -> int:
-    """How much more a node's name weighs when it is called `name`."""
-    return name_bytes(name) - name_bytes(node.name)
+class Spot(Struct, gc=False):
+    """Where a file is to go: found by one walk, good until the next change."""
+
+    parts: tuple[str, ...]
+    trail: list[Directory]
+    """The directories of the path that exist, the root first."""
+    leaf: Leaf
+    """Of the last of them, where the next part belongs."""
+    old: File | None
+    shared: bool
+    """Whether something on the way must be copied before it is changed."""
 
 
 class Tree:
     def __init__(self) -> None:
-        self.root = Directory("", 0)
+        self.counts = Counts()
+        self.root = self._new_directory(0)
 
     @property
     def files(self) -> int:
@@ -136,14 +92,10 @@ class Tree:
         """How many there are, the root included."""
         return self.root.directories
 
-    @property
-    def name_bytes(self) -> int:
-        """What the names of all files and directories weigh."""
-        return self.root.name_bytes
+    # -- looking ------------------------------------------------------------------
 
     def find(self, path: str) -> Node | None:
-        node, missing = self._deepest(paths.split(path))
-        return None if missing else node
+        return descend(self.root, paths.split(path))
 
     def get(self, path: str) -> Node:
         node = self.find(path)
@@ -151,54 +103,105 @@ class Tree:
             raise NotFound(f"{path}: no such file or directory")
         return node
 
-    def get_file(self, path: str) -> File:
-        node = self.get(path)
-        if isinstance(node, Directory):
-            raise PathIsDirectory(f"{path} is a directory")
-        return node
-
-    def check_put(self, path: str, *, overwrite: bool) -> None:
-        """Raises what keeps a file from being put at `path`; changes nothing."""
+    def spot(self, path: str, *, overwrite: bool) -> Spot:
+        """Where a put of `path` would go. Raises what keeps a file from being put there."""
+        if paths.BELOW in path:
+            paths.check_writable(path)
         parts = paths.split(path)
-        if not parts:
-            raise PathIsDirectory("/ is a directory")
-        node, missing = self._deepest(parts)
-        if missing:
-            if isinstance(node, File):
-                raise _below_a_file(path, parts, missing)
-        elif isinstance(node, Directory):
-            raise PathIsDirectory(f"{path} is a directory")
-        elif not overwrite:
-            raise AlreadyExists(f"{path} exists already")
+        at = self.root
+        trail = [at]
+        shared = False
+        for part in parts:
+            node: Any = at.node
+            if at.refs > 1 or node.refs > 1:
+                shared = True
+            while type(node) is Inner:
+                node = node.children[bisect_right(node.keys, part)]
+                if node.refs > 1:
+                    shared = True
+            child = node.entries.get(part)
+            if child is None:
+                return Spot(parts, trail, node, None, shared)
+            if type(child) is File:
+                if len(trail) < len(parts):
+                    raise _below_a_file(path, parts[: len(trail)])
+                if not overwrite:
+                    raise AlreadyExists(f"{path} exists already")
+                return Spot(parts, trail, node, child, shared)
+            at = child
+            trail.append(at)
+        raise PathIsDirectory(f"{path} is a directory")
 
-    def put(self, path: str, record: FileRecord, *, now_ms: int) -> tuple[File, FileRecord | None]:
-        """Puts a record where `check_put` allowed it; returns what it replaced."""
-        *above, name = paths.split(path)
-        parent = self._make(above, now_ms=now_ms)
-        old = parent.children.get(name)
-        assert not isinstance(old, Directory)
-        file = File(name, record)
-        if old is None:
-            parent.attach(file, now_ms=now_ms)
+    def copy_bytes(self, parts: Sequence[str], seen: set[int]) -> int:
+        """What a change at a path must copy first, beside what is in `seen`, to which it is
+        added: identities, good until the next change."""
+        size = 0
+        at: Node | None = self.root
+        shared = False
+        for part in parts:
+            if not isinstance(at, Directory):
+                break
+            shared = shared or at.refs > 1
+            if shared and id(at) not in seen:
+                seen.add(id(at))
+                size += weights.DIRECTORY_BYTES
+            for node in btree.on_the_way(at.node, part):
+                shared = shared or node.refs > 1
+                if shared and id(node) not in seen:
+                    seen.add(id(node))
+                    size += weights.NODE_BYTES + btree.names_bytes(node)
+            at = btree.find(at.node, part)
+        return size
+
+    # -- changing -----------------------------------------------------------------
+
+    def put(self, spot: Spot, record: FileRecord, *, now_ms: int) -> tuple[File, File | None]:
+        """Puts a record where `spot` found room for it; returns what it replaced, which has
+        one name less."""
+        parts, trail, leaf = spot.parts, spot.trail, spot.leaf
+        file = File(record)
+        size = record.size
+        if spot.shared:
+            at = len(trail) - 1
+            trail = self._own(parts[:at])
+            leaf = btree.own_leaf(trail[-1], parts[at], self.counts)
+        if spot.old is not None:
+            size -= spot.old.record.size
+            spot.old.refs -= 1
+            leaf.entries[parts[-1]] = file
+            trail[-1].mtime_ms = now_ms
+            for directory in trail:
+                directory.bytes += size
+            return file, spot.old
+        if len(trail) < len(parts):
+            made = self._chain(parts[len(trail) :], file, now_ms=now_ms)
+            self._attach(trail, parts[len(trail) - 1], leaf, made, now_ms=now_ms)
             return file, None
-        parent.replace(old, file, now_ms=now_ms)
-        return file, old.record
+        self._place(trail[-1], parts[-1], leaf, file, now_ms=now_ms)
+        for directory in trail:
+            directory.files += 1
+            directory.bytes += size
+        return file, None
 
     def mkdirs(self, path: str, *, now_ms: int) -> bool:
         """Makes a directory and those above it; False if it was there."""
         parts = paths.split(path)
-        node, missing = self._deepest(parts)
-        if isinstance(node, File):
-            if not missing:
-                raise AlreadyExists(f"{path} is a file")
-            raise _below_a_file(path, parts, missing)
-        self._make(parts, now_ms=now_ms)
-        return missing > 0
+        node = self.find(path)
+        if isinstance(node, Directory):
+            return False
+        if node is not None:
+            raise AlreadyExists(f"{path} is a file")
+        spot = self.spot(path, overwrite=False)
+        there = len(spot.trail) - 1
+        trail = self._own(parts[:there])
+        leaf = btree.own_leaf(trail[-1], parts[there], self.counts)
+        made = self._chain(parts[there + 1 :], self._new_directory(now_ms), now_ms=now_ms)
+        self._attach(trail, parts[there], leaf, made, now_ms=now_ms)
+        return True
 
-    def rename(
-        self, source: str, target: str, *, overwrite: bool, now_ms: int
-    ) -> FileRecord | None:
-        """Moves a file or a directory in one step; returns a record it replaced.
+    def rename(self, source: str, target: str, *, overwrite: bool, now_ms: int) -> Node | None:
+        """Moves a file or a directory in one step; returns what it replaced, which is the
+        caller's to give up.
 
         The target's parent must exist. With `overwrite`, a file may replace a file
         and a directory an empty directory.
@@ -212,98 +215,158 @@ class Tree:
             raise AlreadyExists(f"{target} exists already")
         if target.startswith(source + "/"):
             raise BadRequest(f"{source} cannot be moved below itself, to {target}")
-        parent, name = self._target_parent(target)
-        old = parent.children.get(name)
-        self._check_replace(node, old, target, overwrite)
-        self._parent_of(source).detach(node, now_ms=now_ms)
+        self.check_parent(target, verb="moved")
+        old = self.find(target)
+        _check_replace(node, old, target, overwrite)
+        self._take(paths.split(source), now_ms=now_ms)
         if old is not None:
-            parent.detach(old, now_ms=now_ms)
-        node.name = name
-        parent.attach(node, now_ms=now_ms)
-        return old.record if isinstance(old, File) else None
-
-    def _target_parent(self, target: str) -> tuple[Directory, str]:
-        parts = paths.split(target)
-        if not parts:
-            raise AlreadyExists("/ exists already")
-        above = paths.join(parts[:-1])
-        parent = self.find(above)
-        if parent is None:
-            raise NotFound(f"{above}: no such directory, so nothing can be moved into it")
-        if isinstance(parent, File):
-            raise PathIsFile(f"{above} is a file")
-        return parent, parts[-1]
-
-    def _check_replace(self, node: Node, old: Node | None, target: str, overwrite: bool) -> None:
-        if old is None:
-            return
-        if not overwrite:
-            raise AlreadyExists(f"{target} exists already")
-        if isinstance(old, File):
-            if isinstance(node, Directory):
-                raise PathIsFile(f"{target} is a file: a directory cannot replace it")
-        elif isinstance(node, File):
-            raise PathIsDirectory(f"{target} is a directory: a file cannot replace it")
-        elif old.children:
-            raise DirectoryNotEmpty(f"{target} is a directory with {len(old.children)} entries")
+            self._take(paths.split(target), now_ms=now_ms)
+        self.attach(target, node, now_ms=now_ms)
+        return old
 
     def delete(self, path: str, *, recursive: bool, now_ms: int) -> Node | None:
-        """Detaches a path in one step; returns what was there, with all that is below it.
+        """Detaches a path in one step; returns what was there, with all that is below it,
+        which is the caller's to give up.
 
         Deleting the root leaves an empty one.
         """
         node = self.find(path)
         if node is None:
             return None
-        if isinstance(node, Directory) and node.children and not recursive:
-            raise DirectoryNotEmpty(f"{path} is a directory with {len(node.children)} entries")
+        if isinstance(node, Directory) and node.entries and not recursive:
+            raise DirectoryNotEmpty(f"{path} is a directory with {node.entries} entries")
         if node is self.root:
-            self.root = Directory("", now_ms)
-        else:
-            self._parent_of(path).detach(node, now_ms=now_ms)
+            self.root = self._new_directory(now_ms)
+            return node
+        return self._take(paths.split(path), now_ms=now_ms)
+
+    def check_parent(self, path: str, *, verb: str) -> None:
+        """Raises why nothing can be put at a path whose directory must be there."""
+        parts = paths.split(path)
+        if not parts:
+            raise AlreadyExists("/ exists already")
+        above = paths.join(parts[:-1])
+        parent = self.find(above)
+        if parent is None:
+            raise NotFound(f"{above}: no such directory, so nothing can be {verb} into it")
+        if isinstance(parent, File):
+            raise PathIsFile(f"{above} is a file")
+
+    def attach(self, path: str, node: Node, *, now_ms: int) -> None:
+        """Puts a node at a path that is free, in a directory that is there. One of the
+        node's references is the tree's from now on."""
+        parts = paths.split(path)
+        trail = self._own(parts[:-1])
+        leaf = btree.own_leaf(trail[-1], parts[-1], self.counts)
+        self._attach(trail, parts[-1], leaf, node, now_ms=now_ms)
+
+    def exchange(self, path: str, new: Directory, *, now_ms: int) -> Node | None:
+        """Puts a directory in the place of what is at a path, if anything; returns that. The
+        references of both change hands."""
+        if path == paths.ROOT:
+            old, self.root = self.root, new
+            return old
+        gone = None if self.find(path) is None else self._take(paths.split(path), now_ms=now_ms)
+        self.attach(path, new, now_ms=now_ms)
+        return gone
+
+    # -- parts of changes -----------------------------------------------------------
+
+    def _new_directory(self, mtime_ms: int) -> Directory:
+        self.counts.directories += 1
+        return Directory(mtime_ms, self.counts.empty_leaf())
+
+    def _copy(self, directory: Directory) -> Directory:
+        directory.refs -= 1
+        directory.node.refs += 1
+        self.counts.directories += 1
+        return Directory(
+            directory.mtime_ms,
+            directory.node,
+            directory.entries,
+            directory.files,
+            directory.directories,
+            directory.bytes,
+        )
+
+    def _own(self, parts: Sequence[str]) -> list[Directory]:
+        """The directories of a path that is there, the root first, free to be changed."""
+        if self.root.refs > 1:
+            self.root = self._copy(self.root)
+        at = self.root
+        trail = [at]
+        for part in parts:
+            leaf = btree.own_leaf(at, part, self.counts)
+            child: Directory = leaf.entries[part]
+            if child.refs > 1:
+                child = leaf.entries[part] = self._copy(child)
+            at = child
+            trail.append(at)
+        return trail
+
+    def _take(self, parts: Sequence[str], *, now_ms: int) -> Node:
+        """Detaches what is at a path, which is not the root."""
+        trail = self._own(parts[:-1])
+        parent = trail[-1]
+        node: Node = btree.remove(parent, parts[-1], self.counts)
+        parent.entries -= 1
+        parent.mtime_ms = now_ms
+        for directory in trail:
+            directory.count(node, -1)
         return node
 
-    def page(self, path: str, *, after: str, limit: int) -> tuple[list[Node], bool]:
-        """Up to `limit` entries named beyond `after`, in order, and whether more follow.
+    def _attach(
+        self, trail: list[Directory], name: str, leaf: Leaf, node: Node, *, now_ms: int
+    ) -> None:
+        self._place(trail[-1], name, leaf, node, now_ms=now_ms)
+        for directory in trail:
+            directory.count(node, 1)
 
-        A file is its own only entry.
-        """
-        node = self.get(path)
-        if isinstance(node, File):
-            return [node], False
-        names = node.names()
-        start = bisect_right(names, after) if after else 0
-        chosen = names[start : start + limit]
-        return [node.children[name] for name in chosen], start + limit < len(names)
+    def _place(self, parent: Directory, name: str, leaf: Leaf, node: Node, *, now_ms: int) -> None:
+        """Adds a name to a directory's leaf, both free to be changed; sums are not touched."""
+        parent.entries += 1
+        parent.mtime_ms = now_ms
+        if len(leaf.entries) < btree.LEAF_MAX:
+            leaf.entries[name] = node
+            self.counts.name_bytes += name_bytes(name)
+        else:
+            btree.insert(parent, name, node, self.counts)
 
-    def _parent_of(self, path: str) -> Directory:
-        """Of a path that exists and is not the root."""
-        parent, _ = self._deepest(paths.split(path)[:-1])
-        assert isinstance(parent, Directory)
-        return parent
-
-    def _deepest(self, parts: Sequence[str]) -> tuple[Node, int]:
-        """The last node of a path that exists, and how many parts of it do not."""
-        at: Node = self.root
-        for depth, part in enumerate(parts):
-            child = at.children.get(part) if isinstance(at, Directory) else None
-            if child is None:
-                return at, len(parts) - depth
-            at = child
-        return at, 0
-
-    def _make(self, parts: Iterable[str], *, now_ms: int) -> Directory:
-        at = self.root
-        for part in parts:
-            child = at.children.get(part)
-            if child is None:
-                child = Directory(part, now_ms)
-                at.attach(child, now_ms=now_ms)
-            assert isinstance(child, Directory)
-            at = child
-        return at
+    def _chain(self, parts: Sequence[str], node: Node, *, now_ms: int) -> Node:
+        """New directories in each other, with a node in the innermost."""
+        for part in reversed(parts):
+            directory = self._new_directory(now_ms)
+            assert type(directory.node) is Leaf
+            self._attach([directory], part, directory.node, node, now_ms=now_ms)
+            node = directory
+        return node
 
 
-def _below_a_file(path: str, parts: Sequence[str], missing: int) -> PathIsFile:
-    file = paths.join(list(parts[: len(parts) - missing]))
-    return PathIsFile(f"{path}: {file} is a file")
+def descend(top: Node, parts: Sequence[str]) -> Node | None:
+    at: Any = top
+    for part in parts:
+        if type(at) is not Directory:
+            return None
+        node: Any = at.node
+        while type(node) is Inner:
+            node = node.children[bisect_right(node.keys, part)]
+        at = node.entries.get(part)
+    return at  # type: ignore[no-any-return]
+
+
+def _check_replace(node: Node, old: Node | None, target: str, overwrite: bool) -> None:
+    if old is None:
+        return
+    if not overwrite:
+        raise AlreadyExists(f"{target} exists already")
+    if isinstance(old, File):
+        if isinstance(node, Directory):
+            raise PathIsFile(f"{target} is a file: a directory cannot replace it")
+    elif isinstance(node, File):
+        raise PathIsDirectory(f"{target} is a directory: a file cannot replace it")
+    elif old.entries:
+        raise DirectoryNotEmpty(f"{target} is a directory with {old.entries} entries")
+
+
+def _below_a_file(path: str, above: Sequence[str]) -> PathIsFile:
+    return PathIsFile(f"{path}: {paths.join(list(above))} is a file")

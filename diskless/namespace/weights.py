@@ -18,12 +18,18 @@ from diskless.namespace.commands import NewFile
 if TYPE_CHECKING:
     from diskless.namespace.state import NamespaceState
 
-FILE_BYTES = 336
-"""A file's node, its record, and its places in its directory and in the table of files."""
-DIRECTORY_BYTES = 304
-"""A directory with a few entries; more are in the weight of each entry."""
-NAME_BYTES = 56
-"""A name beside its characters."""
+FILE_BYTES = 296
+"""A file, its record, and its place in the table of files."""
+DIRECTORY_BYTES = 112
+"""A directory beside the nodes that hold its entries."""
+NODE_BYTES = 192
+"""A node of a directory's tree; more is in the weight of each entry."""
+NAME_BYTES = 88
+"""A name beside its characters, with its place in a leaf or among an inner node's keys."""
+SPLIT_NODES_MAX = 6
+"""That one further entry can make: of a directory with more entries than there can be."""
+SNAPSHOT_BYTES = 480
+"""A snapshot's row in the tables by number and by path, beside the characters of its names."""
 EXTENT_BYTES = 232
 """An extent of a file's record, and what the ledger notes of that file for it."""
 STRIPE_BYTES = 736
@@ -44,10 +50,20 @@ def name_bytes(name: str) -> int:
     return NAME_BYTES + (len(name) if name.isascii() else 4 * len(name))
 
 
+def entry_bytes(name: str) -> int:
+    """The most that a directory can grow by an entry: nodes may have to be split."""
+    return name_bytes(name) + SPLIT_NODES_MAX * NODE_BYTES
+
+
+def snapshot_bytes(path: str, name: str, cut: str) -> int:
+    return SNAPSHOT_BYTES + name_bytes(path) + name_bytes(name) + (name_bytes(cut) if cut else 0)
+
+
 def path_bytes(path: str) -> int:
     """The most that a path's missing directories and its last name can take."""
-    parts = path.count("/")
-    return parts * (DIRECTORY_BYTES + NAME_BYTES) + (len(path) if path.isascii() else 4 * len(path))
+    nodes = SPLIT_NODES_MAX + path.count("/")
+    characters = len(path) if path.isascii() else 4 * len(path)
+    return path.count("/") * (DIRECTORY_BYTES + NAME_BYTES) + nodes * NODE_BYTES + characters
 
 
 def stripe_bytes(stripe: Stripe) -> int:
@@ -64,10 +80,12 @@ def put_bytes(files: Sequence[NewFile], stripes: Collection[Stripe]) -> int:
     if len(files) == 1:
         size += path_bytes(files[0].path)
     else:
-        for file in files:
-            size += name_bytes(file.path.rpartition("/")[2])
-        for directory in paths.above(file.path for file in files):
-            size += DIRECTORY_BYTES + name_bytes(directory.rpartition("/")[2])
+        for file in files:  # Each may split a leaf, and a few together the nodes above.
+            size += name_bytes(file.path.rpartition("/")[2]) + 2 * NODE_BYTES
+        above = paths.above(file.path for file in files)
+        size += SPLIT_NODES_MAX * NODE_BYTES * (1 + len(above))
+        for directory in above:
+            size += DIRECTORY_BYTES + NODE_BYTES + name_bytes(directory.rpartition("/")[2])
     for stripe in stripes:
         size += stripe_bytes(stripe)
     return size
@@ -75,13 +93,14 @@ def put_bytes(files: Sequence[NewFile], stripes: Collection[Stripe]) -> int:
 
 def total(state: "NamespaceState") -> int:
     """The sum of `by_kind`, asked with every put."""
-    ledger, root, doomed = state.ledger, state.tree.root, state.doomed
+    ledger, counts = state.ledger, state.tree.counts
     return (
         state.bytes_inline
         + FILE_BYTES * len(state.files)
-        + DIRECTORY_BYTES * (root.directories + doomed.directories)
-        + root.name_bytes
-        + doomed.name_bytes
+        + DIRECTORY_BYTES * counts.directories
+        + NODE_BYTES * counts.nodes
+        + counts.name_bytes
+        + state.history.bytes_used
         + STRIPE_BYTES * len(ledger.entries)
         + PLACE_BYTES * ledger.places
         + EXTENT_BYTES * state.extents
@@ -92,12 +111,13 @@ def total(state: "NamespaceState") -> int:
 
 def by_kind(state: "NamespaceState") -> dict[str, int]:
     """What the state takes now. From counts that are kept as commands are applied."""
-    ledger, tree, doomed = state.ledger, state.tree, state.doomed
+    ledger, counts = state.ledger, state.tree.counts
     return {
         "inline": state.bytes_inline,
         "files": FILE_BYTES * len(state.files),
-        "directories": DIRECTORY_BYTES * (tree.directories + doomed.directories),
-        "names": tree.name_bytes + doomed.name_bytes,
+        "directories": DIRECTORY_BYTES * counts.directories + NODE_BYTES * counts.nodes,
+        "names": counts.name_bytes,
+        "snapshots": state.history.bytes_used,
         "ledger": STRIPE_BYTES * len(ledger.entries)
         + PLACE_BYTES * ledger.places
         + EXTENT_BYTES * state.extents

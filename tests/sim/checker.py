@@ -27,7 +27,8 @@ from collections.abc import Callable
 from typing import Any
 
 from diskless.namespace import commands as c
-from diskless.namespace.state import NamespaceState, PathStatus
+from diskless.namespace.state import NamespaceState
+from diskless.namespace.views import PathStatus
 from tests.sim.dump import dump
 from tests.sim.model import Model, Position, answer_of
 

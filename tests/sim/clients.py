@@ -12,7 +12,7 @@ from typing import Any
 from diskless.errors import DisklessError
 from diskless.namespace import commands as c
 from diskless.namespace.replication import Rejected
-from diskless.namespace.state import PathStatus
+from diskless.namespace.views import PathStatus
 from tests.sim.model import Position
 from tests.sim.world import Machine, World
 

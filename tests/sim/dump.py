@@ -6,14 +6,18 @@ from typing import Any
 
 import msgspec
 
-SKIPPED = {"_names", "parent"}  # a cache, and a link back up
-DERIVED = {"health", "partly_dead", "number", "group", "bucket", "_last_number"}
+from diskless.namespace.btree import Leaf
+
+DERIVED = {"health", "partly_dead", "number", "group", "bucket", "_last_number",
+           "_by_path", "_cuts"}  # fmt: skip
 """What follows from the rest, in an order that depends on how it came about."""
 
 
 def dump(thing: Any) -> Any:
     if isinstance(thing, int | str | bytes | bool | None):
         return thing
+    if isinstance(thing, Leaf):  # whose order means nothing
+        return thing.refs, [(name, dump(node)) for name, node in sorted(thing.entries.items())]
     if isinstance(thing, msgspec.Struct):
         if type(thing).__struct_config__.frozen:
             return thing
@@ -28,5 +32,5 @@ def dump(thing: Any) -> Any:
 
 
 def _parts(thing: Any, names: Iterable[str]) -> list[Any]:
-    shown = sorted(set(names) - SKIPPED - DERIVED)
+    shown = sorted(set(names) - DERIVED)
     return [type(thing).__name__, *((name, dump(getattr(thing, name))) for name in shown)]

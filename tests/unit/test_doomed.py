@@ -70,7 +70,7 @@ def test_memory_and_stripes_come_back_by_sweeps(world: World) -> None:
     assert sweep_all(world) >= 13 / 3
     assert (len(state.files), state.bytes_inline, len(state.demotable_ms)) == (0, 0, 0)
     assert list(state.ledger.freed_ms.values()) == [7000], "readers get their time from now on"
-    assert (state.doomed.files, state.doomed.roots) == (0, [])
+    assert (state.doomed.files, state.doomed.jobs) == (0, [])
 
 
 def test_each_sweep_takes_no_more_than_it_was_told(world: World) -> None:
@@ -94,7 +94,7 @@ def test_the_path_can_be_used_again_at_once(world: World) -> None:
     sweep_all(world)
     assert world.files() == {"/d/a/0": b"new"}
     assert world.directories() == {"/", "/d", "/d/a", "/d/a/b"}
-    assert list(world.state.files) == [world.state.tree.get_file("/d/a/0").record.id]
+    assert list(world.state.files) == [world.state.open("/d/a/0")[0].id]
 
 
 def test_the_root_can_be_emptied(world: World) -> None:

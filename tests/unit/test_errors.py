@@ -29,6 +29,7 @@ BUILT_IN = {
     "PathIsDirectory": IsADirectoryError,
     "PathIsFile": NotADirectoryError,
     "DirectoryNotEmpty": OSError,
+    "HasSnapshots": OSError,
     "TooFewShards": OSError,
     "ShardsAway": OSError,
     "CorruptData": OSError,

@@ -8,7 +8,8 @@ from diskless.model import Extent, HeldShard, Place, Stripe, StripeId
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.ledger import Verdict, stored_bytes
-from diskless.namespace.state import BOOTS_PER_SLOT_MAX, DEMOTE_BYTES_MIN
+from diskless.namespace.roster import BOOTS_PER_SLOT_MAX
+from diskless.namespace.state import DEMOTE_BYTES_MIN
 from tests.unit.test_namespace_world import (
     DATA_SHARDS,
     PARITY_SHARDS,
@@ -335,7 +336,7 @@ def test_a_late_repeat_of_an_ended_life_does_not_supersede_its_successor(world: 
 def test_only_so_many_lives_of_a_slot_are_remembered(world: World) -> None:
     for life in range(3 * BOOTS_PER_SLOT_MAX):
         world.do(agent_up(1, f"boot {life}"))
-    assert len(world.state._boots[1]) == BOOTS_PER_SLOT_MAX
+    assert len(world.state.roster.boots[1]) == BOOTS_PER_SLOT_MAX
     assert world.state.agents[1].incarnation == 3 * BOOTS_PER_SLOT_MAX + 1
 
 
@@ -727,7 +728,12 @@ def example_commands(world: World) -> list[c.Command]:
         c.OpenSession(),
         world.mkdirs_of("/d"),
         world.rename_of("/d", "/e", overwrite=True),
-        world.delete_of("/e", recursive=True),
+        world.delete_of("/e", recursive=True, snapshots=True),
+        world.snapshot_of("/d", "/e", name="s", cut=True),
+        world.rename_snapshot_of("/d", "s", "t"),
+        world.delete_snapshots_of("/d", "t", "u"),
+        world.clone_of("/d/.snapshot/s", "/f"),
+        world.rollback_of("/d", "s", cut=True),
         c.Relocate((stripe,), (c.Move(1, 0, (Extent(stripe.id, 0, 2),)),)),
         c.MoveShards((c.ShardMove(stripe.id, 0, ((1, Place(4, 1)),)),)),
         c.Doubt(((0, 1), (2, 3))),

@@ -87,7 +87,7 @@ def test_what_frees_or_repairs_or_leads_works_in_a_full_namespace(
 
 def test_files_move_into_stripes_in_a_full_namespace(full: World) -> None:
     stripe = full.stripe(5000)
-    (id_,) = [i for i, file in full.state.files.items() if file.name == "1"]
+    id_ = full.state.open("/dir/1")[0].id
     move = c.Move(id_, 0, (Extent(stripe.id, 0, 5000),))
     assert full.do(c.Relocate((stripe,), (move,))).number == 1
 

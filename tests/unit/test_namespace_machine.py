@@ -28,6 +28,7 @@ from diskless.errors import (
     BadRequest,
     DirectoryNotEmpty,
     DisklessError,
+    HasSnapshots,
     NotFound,
     PathIsDirectory,
     PathIsFile,
@@ -35,13 +36,22 @@ from diskless.errors import (
     UploadLost,
 )
 from diskless.model import Extent, FileRecord, HeldShard, Place, Stripe, StripeId
+from diskless.namespace import btree, weights
 from diskless.namespace import commands as c
-from diskless.namespace import weights
 from diskless.namespace.ledger import Verdict, stored_bytes
+from diskless.namespace.snapshot import Restorer
+from diskless.namespace.snapshot import snapshot as transfer
 from diskless.namespace.state import DEMOTE_BYTES_MIN, NamespaceState
 from diskless.namespace.tree import Directory, File
 from tests.unit.recount import check_plan, check_sparse, cluster_of, counted, recount
-from tests.unit.test_namespace_world import agent_up, dump, dump_tree, walk
+from tests.unit.test_namespace_world import (
+    agent_up,
+    check_counts,
+    dump,
+    dump_tree,
+    things_of,
+    walk,
+)
 
 AGENTS = 4
 SWEEP_AT_ONCE = 3
@@ -56,6 +66,12 @@ slots = st.integers(0, AGENTS - 1)
 sizes = st.sampled_from(SIZES)
 
 Errors = set[type[DisklessError]]
+Subtree = tuple[dict[str, int], set[str]]
+"""Contents of files and the directories, by what their paths have beyond the top's."""
+FANOUT = {"LEAF_MAX": 2, "LEAF_MIN": 2, "LEAF_MERGED_MAX": 2,
+          "INNER_MAX": 2, "INNER_MIN": 2, "INNER_MERGED_MAX": 2}  # fmt: skip
+"""So small that three names make a tree."""
+snapshot_names = st.sampled_from(["s", "t", "before-s"])
 
 
 def above(path: str) -> Iterator[str]:
@@ -79,12 +95,81 @@ class Naive:
     def __init__(self) -> None:
         self.files: dict[str, int] = {}
         self.directories = {"/"}
+        self.snapshots: dict[tuple[str, str], Subtree] = {}
+        self.cuts: dict[str, dict[str, str]] = {}  # of each, the names by path
 
     def has(self, path: str) -> bool:
         return path in self.files or path in self.directories
 
     def below(self, path: str) -> set[str]:
         return {other for other in {*self.files, *self.directories} if is_below(other, path)}
+
+    def subtree(self, path: str) -> "Subtree":
+        """A copy of what is at a path, by the rest of the path."""
+        top = path.rstrip("/")
+        inside = {path, *self.below(path)}
+        return (
+            {name[len(top) :]: self.files[name] for name in inside if name in self.files},
+            {name[len(top) :].rstrip("/") for name in inside if name in self.directories},
+        )
+
+    def plant(self, path: str, subtree: "Subtree") -> None:
+        """Puts a copy in the place of what is at a path."""
+        top = path.rstrip("/")
+        self.delete(path)
+        self.files |= {top + rest: content for rest, content in subtree[0].items()}
+        self.directories |= {top + rest or "/" for rest in subtree[1]}
+
+    def find(self, path: str) -> "Subtree | None":
+        """A copy of what is at a path, which may lead below `.snapshot`."""
+        above_, _, rest = path.partition("/.snapshot/")
+        if not rest:
+            return self.subtree(path) if self.has(path) else None
+        name, _, inside = rest.partition("/")
+        if (above_ or "/", name) not in self.snapshots:
+            return None
+        other = Naive()
+        other.plant("/", self.snapshots[above_ or "/", name])
+        return other.find("/" + inside)
+
+    def has_snapshots(self, path: str) -> bool:
+        return any(path in (of, *above(of)) for of, _ in self.snapshots)
+
+    def errors_of_snapshot(self, path: str, name: str) -> Errors:
+        if path in BAD_PATHS:
+            return {BadRequest}
+        if path not in self.directories:
+            return {PathIsFile} if path in self.files else {NotFound}
+        return {AlreadyExists} if (path, name) in self.snapshots else set()
+
+    def errors_of_place(self, path: str) -> Errors:
+        """What keeps a directory from being put where there is none."""
+        parent = next(above(path), "/")
+        if parent in self.directories:
+            return set()
+        return {PathIsFile} if parent in self.files else {NotFound}
+
+    def errors_of_rollback(self, path: str) -> Errors:
+        if path in self.files:
+            return {PathIsFile}
+        return set() if path in self.directories else self.errors_of_place(path)
+
+    def errors_of_clone(self, source: str, target: str) -> Errors:
+        if source in BAD_PATHS:
+            return {BadRequest}
+        if self.find(source) is None:
+            return {NotFound, BadRequest} if target in BAD_PATHS else {NotFound}
+        if target in BAD_PATHS or target == source or is_below(target, source):
+            return {BadRequest}
+        if target == "/" or self.has(target):
+            return {AlreadyExists}
+        return self.errors_of_place(target)
+
+    def forget(self, path: str, name: str) -> None:
+        del self.snapshots[path, name]
+        for cut, members in self.cuts.items():
+            if members.get(path) == name:
+                self.cuts[cut] = {"": "one of them is gone"}
 
     def errors_of_put(self, paths: list[str], *, overwrite: bool) -> Errors:
         errors: Errors = set()
@@ -116,6 +201,13 @@ class Naive:
         return {PathIsFile} if any(parent in self.files for parent in above(path)) else set()
 
     def errors_of_rename(self, source: str, target: str, *, overwrite: bool) -> Errors:
+        errors = self._errors_of_rename(source, target, overwrite=overwrite)
+        for path in {source, target} & self.directories if self.has(source) else ():
+            if self.has_snapshots(path):
+                errors.add(HasSnapshots)
+        return errors
+
+    def _errors_of_rename(self, source: str, target: str, *, overwrite: bool) -> Errors:
         if source in BAD_PATHS or source == "/":
             return {BadRequest}
         if not self.has(source):
@@ -145,10 +237,13 @@ class Naive:
         self.files |= {target + path[len(source) :]: file for path, file in files.items()}
         self.directories |= {target + path[len(source) :] for path in directories}
 
-    def errors_of_delete(self, path: str, *, recursive: bool) -> Errors:
+    def errors_of_delete(self, path: str, *, recursive: bool, snapshots: bool) -> Errors:
         if path in BAD_PATHS:
             return {BadRequest}
-        return {DirectoryNotEmpty} if self.below(path) and not recursive else set()
+        errors: Errors = {DirectoryNotEmpty} if self.below(path) and not recursive else set()
+        if not snapshots and path in self.directories and self.has_snapshots(path):
+            errors.add(HasSnapshots)
+        return errors
 
     def delete(self, path: str) -> None:
         for gone in {path, *self.below(path)}:
@@ -162,6 +257,9 @@ class NamespaceMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.usual_fanout = {name: getattr(btree, name) for name in FANOUT}
+        for name, value in FANOUT.items():
+            setattr(btree, name, value)
         self.state = NamespaceState(sweep_at_once=SWEEP_AT_ONCE)
         self.twin = NamespaceState(sweep_at_once=SWEEP_AT_ONCE)
         self.naive = Naive()
@@ -179,6 +277,10 @@ class NamespaceMachine(RuleBasedStateMachine):
         self.known: set[str] = set()
         self.offered: list[Stripe] = []
         self.history: list[tuple[c.Command, tuple[c.Result, ...]]] = []
+
+    def teardown(self) -> None:
+        for name, value in self.usual_fanout.items():
+            setattr(btree, name, value)
 
     @initialize()
     def form(self) -> None:
@@ -410,18 +512,146 @@ class NamespaceMachine(RuleBasedStateMachine):
         to = f"{parent.rstrip('/')}/{name}"
         self.rename(data.draw(self.existing()), to, data.draw(st.booleans()))
 
-    @rule(path=any_paths, recursive=st.integers(0, 4).map(lambda n: n == 4))
-    def delete(self, path: str, recursive: bool) -> None:
-        errors = self.naive.errors_of_delete(path, recursive=recursive)
-        done = self.do(c.Delete(*self.numbers(), path, recursive), errors)
-        if done is not None:
-            assert done.changed == self.naive.has(path)
-            self.naive.delete(path)
+    @rule(path=any_paths, recursive=st.integers(0, 4).map(lambda n: n == 4), also=st.booleans())
+    def delete(self, path: str, recursive: bool, also: bool) -> None:
+        errors = self.naive.errors_of_delete(path, recursive=recursive, snapshots=also)
+        done = self.do(c.Delete(*self.numbers(), path, recursive, also), errors)
+        if done is None:
+            return
+        gone = [(of, name) for of, name in self.naive.snapshots if path in (of, *above(of))]
+        gone = gone if also else []
+        assert done.changed == (self.naive.has(path) or bool(gone))
+        for of, name in gone:
+            self.naive.forget(of, name)
+        self.naive.delete(path)
 
     @precondition(lambda self: self.naive.files or len(self.naive.directories) > 1)
     @rule(data=st.data())
     def delete_what_is_there(self, data: st.DataObject) -> None:
-        self.delete(data.draw(self.existing()), data.draw(st.booleans()))
+        self.delete(data.draw(self.existing()), data.draw(st.booleans()), data.draw(st.booleans()))
+
+    # -- the past -----------------------------------------------------------------
+
+    def kept_name(self, number: int) -> str:
+        return self.state.history.by_id[number].name
+
+    @rule(path=any_paths, name=st.just("") | snapshot_names)
+    def snapshot(self, path: str, name: str) -> None:
+        errors = self.naive.errors_of_snapshot(path, name)
+        done = self.do(c.CreateSnapshot(*self.numbers(), (path,), name), errors)
+        if done is not None:
+            assert not name or self.kept_name(done.number) == name
+            self.naive.snapshots[path, self.kept_name(done.number)] = self.naive.subtree(path)
+
+    @rule(data=st.data(), name=snapshot_names)
+    def snapshot_what_is_there(self, data: st.DataObject, name: str) -> None:
+        self.snapshot(data.draw(st.sampled_from(sorted(self.naive.directories))), name)
+
+    @rule(data=st.data(), name=snapshot_names)
+    def cut(self, data: st.DataObject, name: str) -> None:
+        there = sorted(self.naive.directories - {"/"}) or ["/"]
+        chosen = data.draw(st.lists(st.sampled_from(there), min_size=1, max_size=3, unique=True))
+        errors: Errors = {AlreadyExists} if name in self.naive.cuts else set()
+        for path in chosen:
+            errors |= self.naive.errors_of_snapshot(path, name)
+            errors |= {BadRequest} if any(is_below(path, other) for other in chosen) else set()
+        command = c.CreateSnapshot(*self.numbers(), tuple(chosen), name, cut=True)
+        if self.do(command, errors) is not None:
+            self.naive.cuts[name] = dict.fromkeys(chosen, name)
+            for path in chosen:
+                self.naive.snapshots[path, name] = self.naive.subtree(path)
+
+    def some_snapshot(self, data: st.DataObject) -> tuple[str, str]:
+        return data.draw(st.sampled_from(list(self.naive.snapshots)))
+
+    @precondition(lambda self: self.naive.snapshots)
+    @rule(data=st.data())
+    def roll_back(self, data: st.DataObject) -> None:
+        path, name = self.some_snapshot(data)
+        errors = self.naive.errors_of_rollback(path)
+        done = self.do(c.Rollback(*self.numbers(), path, name), errors)
+        if done is not None:
+            self.return_to(path, name, done.number)
+
+    def return_to(self, path: str, name: str, number: int) -> int:
+        """What a rollback does to one directory; the number of the next one's snapshot."""
+        kept = self.naive.snapshots[path, name]
+        if path in self.naive.directories:
+            self.naive.snapshots[path, self.kept_name(number)] = self.naive.subtree(path)
+            number += 1
+        self.naive.plant(path, kept)
+        return number
+
+    @precondition(lambda self: self.naive.cuts)
+    @rule(data=st.data())
+    def roll_back_a_cut(self, data: st.DataObject) -> None:
+        cut = data.draw(st.sampled_from(list(self.naive.cuts)))
+        members = self.naive.cuts[cut]
+        errors: Errors = {NotFound} if "" in members else set()
+        for path in members if not errors else ():
+            errors |= self.naive.errors_of_rollback(path)
+        done = self.do(c.Rollback(*self.numbers(), "", cut, cut=True), errors)
+        if done is not None:
+            there = [path for path in members if path in self.naive.directories]
+            number = done.number
+            for path, name in members.items():
+                number = self.return_to(path, name, number)
+            if there:
+                before = self.kept_name(done.number)
+                self.naive.cuts[before] = dict.fromkeys(there, before)
+
+    @rule(source=any_paths, to=any_paths)
+    def clone(self, source: str, to: str) -> None:
+        errors = self.naive.errors_of_clone(source, to)
+        if self.do(c.Clone(*self.numbers(), source, to), errors) is not None:
+            found = self.naive.find(source)
+            assert found is not None
+            self.naive.plant(to, found)
+
+    @precondition(lambda self: self.naive.files or len(self.naive.directories) > 1)
+    @rule(data=st.data(), to=paths)
+    def clone_what_is_there(self, data: st.DataObject, to: str) -> None:
+        self.clone(data.draw(self.existing()), to)
+
+    @precondition(lambda self: self.naive.snapshots)
+    @rule(data=st.data(), rest=st.just("") | paths, to=paths)
+    def clone_what_a_snapshot_has(self, data: st.DataObject, rest: str, to: str) -> None:
+        path, name = self.some_snapshot(data)
+        self.clone(f"{path.rstrip('/')}/.snapshot/{name}{rest}", to)
+
+    @precondition(lambda self: self.naive.snapshots)
+    @rule(data=st.data(), bad=st.booleans())
+    def delete_snapshots(self, data: st.DataObject, bad: bool) -> None:
+        path, name = self.some_snapshot(data)
+        names = (name, "missing") if bad else (name, name)
+        command = c.DeleteSnapshots(*self.numbers(), path, names)
+        if self.do(command, {NotFound} if bad else set()) is not None:
+            self.naive.forget(path, name)
+            self.naive.cuts = {
+                cut: members
+                for cut, members in self.naive.cuts.items()
+                if any(one.cut == cut for one in self.state.history.by_id.values())
+            }
+
+    @precondition(lambda self: self.naive.snapshots)
+    @rule(data=st.data(), new=snapshot_names)
+    def rename_snapshot(self, data: st.DataObject, new: str) -> None:
+        path, old = self.some_snapshot(data)
+        taken = new != old and (path, new) in self.naive.snapshots
+        command = c.RenameSnapshot(*self.numbers(), path, old, new)
+        if self.do(command, {AlreadyExists} if taken else set()) is not None:
+            self.naive.snapshots[path, new] = self.naive.snapshots.pop((path, old))
+            for members in self.naive.cuts.values():
+                if members.get(path) == old:
+                    members[path] = new
+
+    @rule()
+    def copy_the_twin(self) -> None:
+        """A voter that was away gets the whole state, and goes on from there."""
+        self.twin = NamespaceState(sweep_at_once=SWEEP_AT_ONCE)
+        restorer = Restorer(self.twin)
+        for chunk in transfer(self.state):
+            restorer.take(chunk)
 
     # -- what the leader does in the background ----------------------------------
 
@@ -506,9 +736,10 @@ class NamespaceMachine(RuleBasedStateMachine):
 
     @rule(entries=st.integers(1, 4))
     def sweep(self, entries: int) -> None:
-        before = self.state.doomed.files
+        before, held = self.state.doomed.files, len(self.state.files)
         self.apply(c.Sweep(entries))
-        assert before - entries <= self.state.doomed.files <= before
+        assert self.state.doomed.files <= before
+        assert held - entries <= len(self.state.files) <= held
 
     def fence(self, slot: int, below: int) -> None:
         self.apply(c.Fence(slot, self.lives[slot], below))
@@ -542,12 +773,8 @@ class NamespaceMachine(RuleBasedStateMachine):
 
     def records(self) -> list[FileRecord]:
         """Of all files that hold something: also of those that are deleted but not swept."""
-        return [
-            node.record
-            for root in (self.state.tree.root, *self.state.doomed.roots)
-            for _, node in walk(root)
-            if isinstance(node, File)
-        ]
+        found = things_of(self.state).values()
+        return [thing.record for thing in found if isinstance(thing, File)]
 
     def attached(self) -> list[FileRecord]:
         return [node.record for _, node in walk(self.state.tree.root) if isinstance(node, File)]
@@ -569,12 +796,39 @@ class NamespaceMachine(RuleBasedStateMachine):
         assert self.state.tree.directories == len(self.naive.directories)
 
     @invariant()
+    def every_snapshot_shows_what_was_there(self) -> None:
+        found: dict[tuple[str, str], Subtree] = {}
+        for one in self.state.history.by_id.values():
+            subtree: Subtree = {}, set()
+            for path, node in walk(one.root):
+                if isinstance(node, File):
+                    subtree[0][path] = node.record.checksum
+                else:
+                    subtree[1].add(path.rstrip("/"))
+            found[one.path, one.name] = subtree
+        assert found == self.naive.snapshots
+
+    @invariant()
+    def with_all_snapshots_and_deletes_gone_nothing_is_left_over(self) -> None:
+        """On a copy: what the live tree needs, and no more, is counted and held."""
+        copy = NamespaceState(sweep_at_once=SWEEP_AT_ONCE)
+        restorer = Restorer(copy)
+        for chunk in transfer(self.state):
+            restorer.take(chunk)
+        copy.forget(list(copy.history.by_id.values()))
+        while copy.doomed:
+            copy.apply(c.Sweep(100), now_ms=0, elapsed_ms=0)
+        assert copy.doomed.files == 0
+        assert set(copy.files) == {record.id for record in self.attached()}
+        check_counts(copy)
+
+    @invariant()
     def the_counters_are_the_sums_over_all_files(self) -> None:
         records = self.records()
         assert sorted(self.state.files) == sorted(record.id for record in records)
         shown = self.attached()
         assert self.state.bytes_logical == sum(record.size for record in shown)
-        assert self.state.tree.files == len(shown) == len(records) - self.state.doomed.files
+        assert self.state.tree.files == len(shown)
         assert self.state.bytes_inline == sum(len(record.inline or b"") for record in records)
         assert sorted(self.state.demotable_ms) == sorted(
             r.id for r in records if r.inline is not None and r.size > DEMOTE_BYTES_MIN
@@ -583,13 +837,8 @@ class NamespaceMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_the_state_weighs_follows_from_what_is_in_it(self) -> None:
-        doomed = self.state.doomed
-        names = [node.name for _, node in walk(self.state.tree.root) if node.name]
-        left = [node for root in doomed.roots for _, node in walk(root)]
-        assert doomed.name_bytes == sum(weights.name_bytes(node.name) for node in left)
-        assert doomed.directories == sum(isinstance(node, Directory) for node in left)
         stripes = [entry.stripe for entry in self.state.ledger.entries.values()]
-        assert self.state.tree.name_bytes == sum(map(weights.name_bytes, names))
+        check_counts(self.state)
         assert self.state.extents == sum(len(record.extents) for record in self.records())
         assert self.state.ledger.places == sum(len(stripe.places) for stripe in stripes)
         assert self.state.bytes_used == sum(weights.by_kind(self.state).values())

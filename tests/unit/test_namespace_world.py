@@ -5,6 +5,7 @@
 states are equal exactly if their dumps are. The tests here are about the dump itself.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 
 from diskless.errors import DisklessError
 from diskless.model import AgentInfo, Extent, Place, Stripe
+from diskless.namespace import btree, weights
 from diskless.namespace import commands as c
-from diskless.namespace import weights
+from diskless.namespace.btree import Inner, Leaf
 from diskless.namespace.state import NamespaceState
-from diskless.namespace.tree import Directory, Node
+from diskless.namespace.tree import Directory, File, Node
 
 DATA_SHARDS, PARITY_SHARDS = 2, 1
 
@@ -83,8 +85,23 @@ class World:
     def rename_of(self, source: str, target: str, *, overwrite: bool = False) -> c.Rename:
         return c.Rename(self.session, self.next_sequence(), source, target, overwrite)
 
-    def delete_of(self, path: str, *, recursive: bool = False) -> c.Delete:
-        return c.Delete(self.session, self.next_sequence(), path, recursive)
+    def delete_of(self, path: str, *, recursive: bool = False, snapshots: bool = False) -> c.Delete:
+        return c.Delete(self.session, self.next_sequence(), path, recursive, snapshots)
+
+    def snapshot_of(self, *chosen: str, name: str = "", cut: bool = False) -> c.CreateSnapshot:
+        return c.CreateSnapshot(self.session, self.next_sequence(), chosen, name, cut)
+
+    def rename_snapshot_of(self, path: str, old: str, new: str) -> c.RenameSnapshot:
+        return c.RenameSnapshot(self.session, self.next_sequence(), path, old, new)
+
+    def delete_snapshots_of(self, path: str, *names: str) -> c.DeleteSnapshots:
+        return c.DeleteSnapshots(self.session, self.next_sequence(), path, names)
+
+    def clone_of(self, source: str, target: str) -> c.Clone:
+        return c.Clone(self.session, self.next_sequence(), source, target)
+
+    def rollback_of(self, path: str, name: str, *, cut: bool = False) -> c.Rollback:
+        return c.Rollback(self.session, self.next_sequence(), path, name, cut)
 
     # -- and doing them ---------------------------------------------------------
 
@@ -103,8 +120,17 @@ class World:
     def rename(self, source: str, target: str, *, overwrite: bool = False) -> c.Done:
         return self.do(self.rename_of(source, target, overwrite=overwrite))
 
-    def delete(self, path: str, *, recursive: bool = False) -> c.Done:
-        return self.do(self.delete_of(path, recursive=recursive))
+    def delete(self, path: str, *, recursive: bool = False, snapshots: bool = False) -> c.Done:
+        return self.do(self.delete_of(path, recursive=recursive, snapshots=snapshots))
+
+    def snapshot(self, path: str, name: str = "") -> c.Done:
+        return self.do(self.snapshot_of(path, name=name))
+
+    def clone(self, source: str, target: str) -> c.Done:
+        return self.do(self.clone_of(source, target))
+
+    def rollback(self, path: str, name: str) -> c.Done:
+        return self.do(self.rollback_of(path, name))
 
     # -- stripes ----------------------------------------------------------------
 
@@ -130,14 +156,17 @@ class World:
         return {path for path, (kind, *_) in dump_tree(self.state).items() if kind == "directory"}
 
 
+def children(directory: Directory) -> dict[str, Node]:
+    return dict(btree.page(directory.node, after="", limit=10**9)[0])
+
+
 def walk(directory: Directory, above: str = "") -> Iterator[tuple[str, Node]]:
-    """A directory and all that is below it, with paths; checks links and sums on the way."""
+    """A directory and all that is below it, with paths; checks sums on the way."""
     yield above or "/", directory
     files, directories, size = 0, 1, 0
-    for name, child in directory.children.items():
-        assert child.name == name
+    found = children(directory)
+    for name, child in found.items():
         if isinstance(child, Directory):
-            assert child.parent is directory
             yield from walk(child, f"{above}/{name}")
             files, directories = files + child.files, directories + child.directories
             size += child.bytes
@@ -145,14 +174,18 @@ def walk(directory: Directory, above: str = "") -> Iterator[tuple[str, Node]]:
             yield f"{above}/{name}", child
             files, size = files + 1, size + child.record.size
     assert (directory.files, directory.directories, directory.bytes) == (files, directories, size)
-    assert directory.names() == sorted(directory.children)
+    assert directory.entries == len(found)
+    assert list(found) == sorted(found)
 
 
 def dump_tree(state: NamespaceState) -> dict[str, tuple[Any, ...]]:
     """Every path with what it is."""
-    assert state.tree.root.parent is None
+    return _dump_below(state, state.tree.root)
+
+
+def _dump_below(state: NamespaceState, root: Directory) -> dict[str, tuple[Any, ...]]:
     found: dict[str, tuple[Any, ...]] = {}
-    for path, node in walk(state.tree.root):
+    for path, node in walk(root):
         if isinstance(node, Directory):
             found[path] = ("directory", node.mtime_ms)
         else:
@@ -164,9 +197,72 @@ def dump_tree(state: NamespaceState) -> dict[str, tuple[Any, ...]]:
 def dump_doomed(state: NamespaceState) -> tuple[Any, ...]:
     """What was deleted and is not taken apart yet, in the order in which it will be."""
     return state.doomed.files, [
-        [(path, None if isinstance(node, Directory) else node.record) for path, node in walk(root)]
-        for root in state.doomed.roots
+        (job.files, [shape(thing) for thing in job.pending]) for job in state.doomed.jobs
     ]
+
+
+def shape(thing: Any) -> Any:
+    """A thing of the tree with all that is below it, to the bounds of its nodes."""
+    match thing:
+        case File():
+            return thing.record.id, thing.refs
+        case Leaf():
+            return thing.refs, [(name, shape(node)) for name, node in sorted(thing.entries.items())]
+        case Inner():
+            return thing.refs, thing.keys, [shape(child) for child in thing.children]
+        case _:
+            return thing.refs, thing.mtime_ms, shape(thing.node)
+
+
+def dump_history(state: NamespaceState) -> list[Any]:
+    return [
+        (one.id, one.path, one.name, one.time_ms, one.op, one.cut, one.cut_size, shape(one.root))
+        for one in state.history.by_id.values()
+    ]
+
+
+def things_of(state: NamespaceState) -> dict[int, Any]:
+    """Every node, directory and file that anything leads to, by identity."""
+    pending = [state.tree.root, *(one.root for one in state.history.by_id.values())]
+    pending += [thing for job in state.doomed.jobs for thing in job.pending]
+    found: dict[int, Any] = {}
+    while pending:
+        thing = pending.pop()
+        if id(thing) not in found:
+            found[id(thing)] = thing
+            pending += below(thing)
+    return found
+
+
+def below(thing: Any) -> list[Any]:
+    match thing:
+        case File():
+            return []
+        case Leaf():
+            return list(thing.entries.values())
+        case Inner():
+            return list(thing.children)
+        case _:
+            return [thing.node]
+
+
+def check_counts(state: NamespaceState) -> None:
+    """References and sums are what a walk from all roots says."""
+    found = things_of(state)
+    refs = Counter([id(state.tree.root), *(id(one.root) for one in state.history.by_id.values())])
+    refs.update(id(thing) for job in state.doomed.jobs for thing in job.pending)
+    for thing in found.values():
+        refs.update(id(one) for one in below(thing))
+    assert {key: thing.refs for key, thing in found.items()} == refs
+    things = list(found.values())
+    counts = state.tree.counts
+    leaves = [thing for thing in things if isinstance(thing, Leaf)]
+    assert counts.directories == sum(isinstance(thing, Directory) for thing in things)
+    assert counts.nodes == len(leaves) + sum(isinstance(thing, Inner) for thing in things)
+    assert counts.name_bytes == sum(btree.names_bytes(leaf) for leaf in leaves)
+    files = {thing.record.id: thing for thing in things if isinstance(thing, File)}
+    assert dict(state.files) == files
+    assert state.history.bytes_used == sum(one.bytes_used for one in state.history.by_id.values())
 
 
 def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
@@ -178,7 +274,9 @@ def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
     return {
         "tree": dump_tree(state),
         "doomed": dump_doomed(state),
-        "files": {id_: file.name for id_, file in state.files.items()},
+        "shape": shape(state.tree.root),
+        "history": (state.history.last, dump_history(state)),
+        "files": {id_: file.refs for id_, file in state.files.items()},
         "stripes": {
             id_: (entry.stripe, entry.live_bytes, dict(sorted(entry.files.items())))
             for id_, entry in sorted(ledger.entries.items())
@@ -192,11 +290,11 @@ def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
         "health": dump_health(state),
         "sessions": dump_sessions(state) if sessions else None,
         "agents": dict(sorted(state.agents.items())),
-        "boots": {slot: list(boots.items()) for slot, boots in sorted(state._boots.items())},
+        "boots": {slot: list(boots.items()) for slot, boots in sorted(state.roster.boots.items())},
         "roster_version": state.roster_version,
         "clock_ms": state.clock_ms,
         "elapsed_ms": state.elapsed_ms,
-        "lost_ms": state.lost_ms,
+        "lost_ms": state.roster.lost_ms,
         "bytes": (state.bytes_logical, state.bytes_inline, state.bytes_max),
         "weights": {
             kind: weight
@@ -228,16 +326,20 @@ def dump_sessions(state: NamespaceState) -> tuple[Any, ...]:
 def test_the_dump_shows_every_part_that_a_state_and_its_ledger_have() -> None:
     state = NamespaceState()
     assert set(vars(state)) == {
-        "tree", "doomed", "ledger", "health", "sessions", "agents", "files", "clock_ms",
-        "elapsed_ms", "lost_ms", "bytes_inline", "bytes_max", "extents", "demotable_ms",
-        "roster_version", "_boots", "_last_file", "_sweep_at_once",
+        "tree", "doomed", "history", "ledger", "roster", "health", "sessions", "agents", "files",
+        "op", "clock_ms", "elapsed_ms", "bytes_inline", "bytes_max", "extents", "demotable_ms",
+        "_last_file", "_sweep_at_once",
     }  # fmt: skip
     assert set(vars(state.ledger)) == {
         "entries", "freed_ms", "doubted_ms", "fences", "reaped", "partly_dead", "health",
         "places", "live_bytes", "payload_bytes", "stored_bytes", "_last_number",
     }  # fmt: skip
-    assert set(vars(state.tree)) == {"root"}
-    assert set(vars(state.doomed)) == {"roots", "files", "directories", "name_bytes"}
+    assert set(vars(state.tree)) == {"root", "counts"}
+    assert set(vars(state.doomed)) == {"jobs", "files", "_counts"}
+    assert set(vars(state.roster)) == {"agents", "health", "version", "lost_ms", "boots"}
+    assert set(vars(state.history)) == {
+        "by_id", "bytes_used", "last", "_by_path", "_paths", "_cuts"
+    }  # fmt: skip
     assert set(vars(state.sessions)) == {"_sessions", "_last", "bytes_used"}
 
 

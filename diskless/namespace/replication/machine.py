@@ -36,7 +36,7 @@ class NamespaceMachine:
 
     def apply(self, op: int, time_ms: int, elapsed_ms: int, command: bytes) -> tuple[c.Result, ...]:
         decoded = c.decode(command)
-        results = self.state.apply(decoded, now_ms=time_ms, elapsed_ms=elapsed_ms)
+        results = self.state.apply(decoded, now_ms=time_ms, elapsed_ms=elapsed_ms, op=op)
         self.events.note(op, decoded, results, time_ms=time_ms, elapsed_ms=elapsed_ms)
         return results
 

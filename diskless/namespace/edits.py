@@ -1,0 +1,63 @@
+"""What commands do with paths: directories made, moved and deleted."""
+
+from typing import TYPE_CHECKING
+
+from diskless import paths
+from diskless.namespace import commands as c
+from diskless.namespace import weights
+from diskless.namespace.tree import Directory
+
+if TYPE_CHECKING:
+    from diskless.namespace.state import NamespaceState
+
+
+def mkdirs(state: "NamespaceState", command: c.Mkdirs) -> c.Done:
+    path = command.path
+    paths.check_writable(path)
+    if state.tree.find(path) is None:
+        growth = state.tree.copy_bytes(paths.split(path), set())
+        state.check_room(growth + weights.path_bytes(path), path)
+    return c.Done(changed=state.tree.mkdirs(path, now_ms=state.clock_ms))
+
+
+def rename(state: "NamespaceState", command: c.Rename) -> c.Done:
+    source, target = command.source, command.target
+    paths.check_writable(source)
+    paths.check_writable(target)
+    node, old = state.tree.find(source), state.tree.find(target)
+    if node is not None:
+        if isinstance(node, Directory):
+            state.history.check_none(source, verb="renamed")
+        if isinstance(old, Directory):
+            state.history.check_none(target, verb="replaced")
+        growth = _growth_of_rename(state, source, target, replaces=old is not None)
+        if growth > 0:
+            state.check_room(growth, target)
+    replaced = state.tree.rename(source, target, overwrite=command.overwrite, now_ms=state.clock_ms)
+    state.give_up(replaced)
+    return c.Done()
+
+
+def _growth_of_rename(state: "NamespaceState", source: str, target: str, *, replaces: bool) -> int:
+    """A longer name takes room, unless what it replaces frees some; so do copies of what is
+    shared with snapshots."""
+    seen: set[int] = set()
+    growth = state.tree.copy_bytes(paths.split(source), seen)
+    growth += state.tree.copy_bytes(paths.split(target), seen)
+    if not replaces:
+        old, new = (weights.name_bytes(path.rpartition("/")[2]) for path in (source, target))
+        growth += new - old
+    return growth
+
+
+def delete(state: "NamespaceState", command: c.Delete) -> c.Done:
+    path = command.path
+    paths.check_writable(path)
+    if not command.snapshots and isinstance(state.tree.find(path), Directory):
+        state.history.check_none(path, verb="deleted")
+    gone = state.tree.delete(path, recursive=command.recursive, now_ms=state.clock_ms)
+    state.give_up(gone)
+    kept = list(state.history.at_or_below(path)) if command.snapshots else []
+    if kept:
+        state.forget(kept)
+    return c.Done(changed=gone is not None or bool(kept))
