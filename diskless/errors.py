@@ -61,7 +61,13 @@ class DirectoryNotEmpty(DisklessError, OSError):
 class HasSnapshots(DisklessError, OSError):
     """A directory with snapshots, its own or of one below it, is neither moved nor deleted."""
 
-    exit_code = 5
+    exit_code = 23
+
+
+class ReadOnly(DisklessError, PermissionError):
+    """What is at or below `.snapshot` can only be read."""
+
+    exit_code = 24
 
 
 class TooFewShards(DisklessError, OSError):

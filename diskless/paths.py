@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import lru_cache
 
-from diskless.errors import BadRequest
+from diskless.errors import BadRequest, ReadOnly
 
 PATH_BYTES_MAX = 4096
 ROOT = "/"
@@ -55,9 +55,9 @@ def leads_to_snapshots(path: str) -> bool:
 
 
 def check_writable(path: str) -> None:
-    """Raises BadRequest for a path at or below a directory's snapshots."""
+    """Raises ReadOnly for a path at or below a directory's snapshots."""
     if BELOW in path and SNAPSHOTS in split(path):
-        raise BadRequest(f"{path}: what is at or below {SNAPSHOTS} is read-only")
+        raise ReadOnly(f"{path}: what is at or below {SNAPSHOTS} can only be read")
 
 
 def join(parts: tuple[str, ...] | list[str]) -> str:

@@ -41,7 +41,17 @@ class Use(Enum):
     """Requests and replies on their way: a delete is one too."""
 
 
-LASTING = ("shards", "inline", "files", "directories", "names", "ledger", "answers", "ballast")
+LASTING = (
+    "shards",
+    "inline",
+    "files",
+    "directories",
+    "names",
+    "snapshots",
+    "ledger",
+    "answers",
+    "ballast",
+)
 """Kinds that stay until somebody deletes something."""
 _LASTING = frozenset(LASTING)
 PASSING = ("log", "events", "uploads", "stripes", "requests", "replies", "connections", "caches")

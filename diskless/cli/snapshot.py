@@ -8,8 +8,6 @@ from diskless.cli.listing import as_time
 from diskless.cli.verb import Context, verb
 from diskless.config import format_bytes
 
-_SIGNS = {"added": "+", "removed": "-", "changed": "M"}
-
 
 @click.group("snapshot", context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
@@ -140,9 +138,8 @@ def diff(context: Context, path: str, a: str, b: str) -> None:
         context.results(msgspec.to_builtins(change) for change in changes)
         return
     for change in changes:
-        size = "" if change.directory else format_bytes(change.size)
-        slash = "/" if change.directory else ""
-        context.say(f"{_SIGNS[change.kind]} {size:>10}  {change.path}{slash}")
+        size = format_bytes(change.bytes_before if change.kind == "-" else change.bytes_after)
+        context.say(f"{change.kind} {size:>10}  {change.path}{'/' if change.directory else ''}")
 
 
 for made in (create, list_, remove, rename, diff):

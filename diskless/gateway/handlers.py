@@ -31,6 +31,7 @@ from diskless.errors import (
     TooFewAgents,
     Unavailable,
 )
+from diskless.gateway.history import HistoryDoor
 from diskless.gateway.server import Answer, ConnectionId
 from diskless.model import FileRecord, Stripe, StripeId, cut, slot_name
 from diskless.namespace import commands as c
@@ -91,6 +92,7 @@ class ClientDoor:
             Kind.STATUS: self._status,
             Kind.EVENTS: self._events,
             Kind.DRAIN: self._drain,
+            **HistoryDoor(namespace).handlers,
             Kind.FAULTS: self._plant,
         }
 
@@ -303,7 +305,7 @@ class ClientDoor:
 
     async def _delete(self, meta: m.Delete, _: Payload) -> Answer:
         done = await self._namespace.run(
-            c.Delete(meta.session, meta.sequence, meta.path, meta.recursive)
+            c.Delete(meta.session, meta.sequence, meta.path, meta.recursive, meta.snapshots)
         )
         return m.Deleted(done.changed), ()
 

@@ -303,13 +303,15 @@ class Diff(Struct):
 
 
 class Change(Struct, frozen=True):
+    """Of a directory that is new or gone nothing below it is told."""
+
     kind: str
-    """added, removed or changed."""
+    """`+` for what is new, `-` for what is gone, `M` for a file with other bytes."""
     path: str
-    """Relative to the directory."""
+    """Below the directory."""
     directory: bool
-    size: int
-    """Of what is there now, or was."""
+    bytes_before: int
+    bytes_after: int
 
 
 class Changes(Struct):

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from diskless.agent.leading.janitor import Janitor
+from diskless.agent.leading.keeper import Keeper
 from diskless.agent.leading.monitor import Monitor
 from diskless.agent.leading.pacer import Pacer
 from diskless.agent.leading.repairer import Repairer
@@ -98,6 +99,7 @@ class Leader:
             pulses=self.monitor.pulses,
             interval_s=settings.tuning.janitor_interval_s,
         )
+        self.keeper = Keeper(replica=replica)
         self._reporter = Reporter(
             settings=settings,
             cluster_id=cluster_id,
@@ -105,13 +107,14 @@ class Leader:
             replica=replica,
             pulses=self.monitor.pulses,
             repairer=self.repairer,
+            keeper=self.keeper,
             homeless=lambda: self._homeless,
         )
 
     def begin(self) -> None:
         """Starts its work. The agent's event loop must run."""
         self.monitor.publish()
-        for part in (self.monitor, self.janitor, self.repairer, self.rollcall):
+        for part in (self.monitor, self.janitor, self.repairer, self.rollcall, self.keeper):
             self._spawn(part.run())
         if self._hosts is not None:
             self._spawn(self._hosts.look_after(self))

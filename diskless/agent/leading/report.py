@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from diskless.agent.leading.keeper import Keeper
 from diskless.agent.leading.repairer import Repairer
 from diskless.agent.ports import Pulse
 from diskless.agent.replica import Replica
@@ -33,6 +34,7 @@ class Reporter:
         replica: Replica,
         pulses: Mapping[int, Pulse],
         repairer: Repairer,
+        keeper: Keeper,
         homeless: Callable[[], Mapping[int, str]],
     ) -> None:
         """`homeless` says of slots that have lost their nodes what becomes of them."""
@@ -42,6 +44,7 @@ class Reporter:
         self._replica = replica
         self._pulses = pulses
         self._repairer = repairer
+        self._keeper = keeper
         self._homeless = homeless
 
     @property
@@ -71,6 +74,8 @@ class Reporter:
             files=state.tree.files,
             files_unswept=state.doomed.files,
             directories=state.tree.directories,
+            snapshots=len(state.history),
+            bytes_only_snapshots=self._keeper.bytes_alone if state.history else 0,
             bytes_logical=state.bytes_logical,
             bytes_stored=state.ledger.stored_bytes + settings.voters * state.bytes_inline,
             bytes_inline=state.bytes_inline,

@@ -1,0 +1,107 @@
+"""What requests about the past mean: snapshots, clones, rollbacks, and what has changed."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from diskless.agent.router import Router
+from diskless.errors import NotFound
+from diskless.gateway.server import Answer
+from diskless.namespace import commands as c
+from diskless.namespace import queries as q
+from diskless.namespace.compare import Change, DiffPage
+from diskless.namespace.usage import UsagePage
+from diskless.namespace.views import SnapshotStatus
+from diskless.protocol import messages as m
+from diskless.protocol.messages import Kind
+
+Payload = bytes | bytearray | memoryview
+
+
+class HistoryDoor:
+    """A part of the gateway's backend."""
+
+    def __init__(self, namespace: Router) -> None:
+        self._namespace = namespace
+        self.handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
+            Kind.SNAPSHOT: self._snapshot,
+            Kind.SNAPSHOTS: self._snapshots,
+            Kind.RENAME_SNAPSHOT: self._rename_snapshot,
+            Kind.DELETE_SNAPSHOTS: self._delete_snapshots,
+            Kind.CLONE: self._clone,
+            Kind.ROLLBACK: self._rollback,
+            Kind.DIFF: self._diff,
+            Kind.USAGE: self._usage,
+        }
+
+    async def _snapshot(self, meta: m.Snapshot, _: Payload) -> Answer:
+        done = await self._namespace.run(
+            c.CreateSnapshot(meta.session, meta.sequence, tuple(meta.paths), meta.name, meta.cut)
+        )
+        return m.Snapshotted(meta.name or await self._name_of(done.number)), ()
+
+    async def _rollback(self, meta: m.Rollback, _: Payload) -> Answer:
+        done = await self._namespace.run(
+            c.Rollback(meta.session, meta.sequence, meta.path, meta.name, meta.cut)
+        )
+        return m.RolledBack(await self._name_of(done.number) if done.number else ""), ()
+
+    async def _name_of(self, number: int) -> str:
+        """Of the snapshot that a command made; "" if it has been deleted since."""
+        try:
+            return str((await self._namespace.query(q.SnapshotNumber(number))).name)
+        except NotFound:
+            return ""
+
+    async def _rename_snapshot(self, meta: m.RenameSnapshot, _: Payload) -> Answer:
+        await self._namespace.run(
+            c.RenameSnapshot(meta.session, meta.sequence, meta.path, meta.old, meta.new)
+        )
+        return m.Empty(), ()
+
+    async def _delete_snapshots(self, meta: m.DeleteSnapshots, _: Payload) -> Answer:
+        await self._namespace.run(
+            c.DeleteSnapshots(meta.session, meta.sequence, meta.path, tuple(meta.names))
+        )
+        return m.Empty(), ()
+
+    async def _clone(self, meta: m.Clone, _: Payload) -> Answer:
+        await self._namespace.run(c.Clone(meta.session, meta.sequence, meta.source, meta.target))
+        return m.Empty(), ()
+
+    def _snapshots(self, meta: m.Snapshots, _: Payload) -> Answer | Awaitable[Answer]:
+        def reply(page: q.SnapshotsListed) -> Answer:
+            return m.SnapshotList([_info(one) for one in page.entries], page.more), ()
+
+        return self._namespace.ask(q.Snapshots(meta.path, meta.after, meta.limit), reply)
+
+    def _diff(self, meta: m.Diff, _: Payload) -> Answer | Awaitable[Answer]:
+        def reply(page: DiffPage) -> Answer:
+            return m.Changes([_change(one) for one in page.changes], page.cursor), ()
+
+        return self._namespace.ask(q.Diff(meta.path, meta.a, meta.b, meta.after, meta.limit), reply)
+
+    def _usage(self, meta: m.Usage, _: Payload) -> Answer | Awaitable[Answer]:
+        def reply(page: UsagePage) -> Answer:
+            return m.Used(page.own_bytes, page.cursor), ()
+
+        return self._namespace.ask(q.Usage(meta.path, meta.after, q.WALK_STEPS_MAX), reply)
+
+
+def _info(found: SnapshotStatus) -> m.SnapshotInfo:
+    return m.SnapshotInfo(
+        path=found.path,
+        name=found.name,
+        time_ms=found.time_ms,
+        op=found.op,
+        cut=found.cut,
+        files=found.files,
+        directories=found.directories,
+        bytes=found.bytes,
+        id=found.number,
+    )
+
+
+def _change(found: Change) -> m.Change:
+    return m.Change(
+        found.kind, found.path, found.is_directory, found.bytes_before, found.bytes_after
+    )
