@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from diskless.model import LoopLag
 
-PERIOD_S = 0.1
+PERIOD_S = 0.2
+READ_EVERY_S = 1.0
 WINDOW_S = 30.0
 """A reading covers between one and two of these."""
 FINEST_S = 0.0001
@@ -33,6 +34,8 @@ class LagMeter:
         self._now_s = now_s
         self._began_s = now_s()
         self._now, self._before = _Window(), _Window()
+        self._read_s = -math.inf
+        self._last = LoopLag()
 
     async def run(self) -> None:
         """Measures until cancelled."""
@@ -52,6 +55,13 @@ class LagMeter:
         window.max_s = max(window.max_s, late_s)
 
     def read(self) -> LoopLag:
+        """Added up anew once a second: every heartbeat asks for it."""
+        now_s = self._now_s()
+        if now_s - self._read_s >= READ_EVERY_S:
+            self._read_s, self._last = now_s, self._summary()
+        return self._last
+
+    def _summary(self) -> LoopLag:
         max_s = max(self._now.max_s, self._before.max_s)
         return LoopLag(
             p50_ms=_ms(min(self._quantile_s(0.5), max_s)),

@@ -114,7 +114,7 @@ class Member:
             boot=self.boot,
             roster_version=max(self._roster.version, 0),
             shards=len(self._shards),
-            memory=self._memory.by_kind(),
+            memory=self._memory.latest(),
             bytes_max=self._memory.bytes_max,
             messages_sent=self._messages_sent(),
             corrupt_shards_seen=self._corrupt_shards_seen(),

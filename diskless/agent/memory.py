@@ -74,6 +74,8 @@ class Memory:
         self._charged_lasting = 0
         self._charged_passing = 0
         self._meters: list[Meter] = []
+        self._last_sums = (-1, -1)
+        self._last_by_kind: dict[str, int] = {}
 
     def charge(self, kind: str, count: int) -> None:
         """Counts `count` more bytes of a kind; fewer if it is negative."""
@@ -110,6 +112,14 @@ class Memory:
             lasting += more_lasting
             passing += more_passing
         return lasting, passing
+
+    def latest(self) -> dict[str, int]:
+        """As `by_kind`, if the sums have changed since it was last asked: for heartbeats, which
+        an idle agent sends for ever."""
+        sums = self.sums()
+        if sums != self._last_sums:
+            self._last_sums, self._last_by_kind = sums, self.by_kind()
+        return self._last_by_kind
 
     def of(self, kind: str) -> int:
         """What is charged of a kind, without what is metered."""

@@ -38,7 +38,7 @@ from diskless.namespace.state import NamespaceState
 
 log = logging.getLogger(__name__)
 
-TICKS_PER_HEARTBEAT = 2.5
+TICKS_PER_HEARTBEAT = 2
 COMMAND_BYTES_MAX = 12 << 20
 """It must fit in one message between voters."""
 REFUSED_WITHIN_S = 0.5
@@ -227,7 +227,7 @@ class Replica:
             raise BadRequest(f"malformed message of {slot_name(sender)}: {error}") from None
         now_ms = _clock_ms()
         effects = self._voter.receive(sender, decoded, now_ms, wall_ms=self._wall_ms())
-        if self._roster.address_of(sender) != address:
+        if self._roster.addresses_by_slot.get(sender) != address:
             if self._voter.is_over(sender, decoded):
                 self._peers.post(sender, address, messages.encode(self._voter.obituary()))
             else:  # whatever was heard of it elsewhere, it lives there now
@@ -338,7 +338,7 @@ class Replica:
             if type(effect) is vr.Send:  # as nearly always
                 data = messages.encode(effect.message)
                 for slot in effect.to:
-                    address = self._roster.address_of(slot)
+                    address = self._roster.addresses_by_slot.get(slot)
                     if address is not None:
                         self._peers.post(slot, address, data)
                 continue

@@ -21,7 +21,7 @@ class Roster:
         self.agents: dict[int, AgentInfo] = {}
         self.inline_room = True
         self.changed = asyncio.Event()
-        self._seeds = dict(seeds)
+        self.addresses_by_slot = dict(seeds)
         self._now_s = now_s
         self._suspect_s = suspect_s
         self._suspect_until: dict[tuple[int, int], float] = {}
@@ -60,8 +60,8 @@ class Roster:
         self.agents = {agent.slot: agent for agent in agents}
         for agent in self.agents.values():
             known = before.get(agent.slot)
-            if agent.slot not in self._seeds or (known and known.boot != agent.boot):
-                self._seeds[agent.slot] = agent.address
+            if agent.slot not in self.addresses_by_slot or (known and known.boot != agent.boot):
+                self.addresses_by_slot[agent.slot] = agent.address
         down = [(agent.slot, agent.incarnation) for agent in self.agents.values() if not agent.up]
         self._down_since = {key: self._down_since.get(key, self._now_s()) for key in down}
         self.changed.set()
@@ -99,11 +99,13 @@ class Roster:
 
     def meet(self, seeds: Mapping[int, str]) -> None:
         """Takes addresses that agents gave for themselves; newer than any roster's."""
-        self._seeds.update(seeds)
+        self.addresses_by_slot.update(seeds)
 
     def addresses(self) -> set[str]:
-        return {agent.address for agent in self.agents.values()} | set(self._seeds.values())
+        return {agent.address for agent in self.agents.values()} | set(
+            self.addresses_by_slot.values()
+        )
 
     def address_of(self, slot: int) -> str | None:
         """Where an agent is: as it told us, or as the roster did, whichever is later."""
-        return self._seeds.get(slot)
+        return self.addresses_by_slot.get(slot)

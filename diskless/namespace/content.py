@@ -12,6 +12,8 @@ def check_content(file: NewFile, offered: Offered) -> None:
     """Raises BadRequest, or why a stripe that the file lies in cannot be used."""
     if (file.inline is None) != bool(file.extents):
         raise BadRequest(f"{file.path}: its bytes are neither all inline nor all in extents")
+    if file.inline is not None and len(file.inline) == file.size:
+        return
     for extent in file.extents:
         stripe = offered.get(extent.stripe)
         if isinstance(stripe, DisklessError):

@@ -7,6 +7,7 @@ the same commands are equal. Reads are plain methods and change nothing.
 """
 
 from collections.abc import Callable, Iterable
+from typing import ParamSpec
 
 from msgspec.structs import replace
 
@@ -35,6 +36,8 @@ from diskless.namespace.tree import File, Node, Spot, Tree, descend
 from diskless.namespace.views import PathStatus, Summary, status_of
 from diskless.repair import condition
 
+P = ParamSpec("P")
+
 SESSION_SPARE = 8
 """Sessions may take the namespace this part of its limit beyond it: whoever wants to delete
 something from a full one must be able to begin."""
@@ -44,6 +47,13 @@ DEMOTE_BYTES_MIN = 4 * 1024
 
 SWEEP_AT_ONCE = 1000
 """A recursive delete of more entries than this leaves them to later commands."""
+
+SURE_INLINE_BYTES = 32 * 1024
+SURE_PATH_CHARS = 200
+SURE_PUT_BYTES = 128 * 1024
+"""More than the namespace can grow by a put of one inline file of such a size and path, which
+copies nothing that is shared: two thirds of it at the very most, with a hundred directories."""
+SURE_PUTS_MAX = 256
 
 
 class NamespaceState:
@@ -66,6 +76,7 @@ class NamespaceState:
         self.extents = 0  # of all files
         self.demotable_ms: dict[int, int] = {}  # larger inline files, since when, oldest first
         self._last_file = 0
+        self._sure_puts = 0  # small ones that there certainly is room for
         self._sweep_at_once = sweep_at_once
 
     # -- commands ---------------------------------------------------------------
@@ -79,17 +90,19 @@ class NamespaceState:
             self.clock_ms = now_ms
         if elapsed_ms > self.elapsed_ms:
             self.elapsed_ms = elapsed_ms
-        results = self._apply(command)
+        if type(command) is c.Commit:
+            results = self._commit(command)
+        else:
+            results = self._apply(command)
+            self._sure_puts = 0
         if self.health.stale:
             self.health.settle()
         return results
 
     def _apply(self, command: c.Command) -> tuple[c.Result, ...]:
         match command:
-            case c.Commit():
-                return self._commit(command)
             case c.Mkdirs() | c.Rename() | c.Delete():
-                return (self._once(command, lambda: self._change(command)),)
+                return (self._once(command, self._change, command),)
             case (
                 c.CreateSnapshot()
                 | c.RenameSnapshot()
@@ -97,7 +110,7 @@ class NamespaceState:
                 | c.Clone()
                 | c.Rollback()
             ):
-                return (self._once(command, lambda: self._change(command)),)
+                return (self._once(command, self._change, command),)
             case c.OpenSession():
                 return (self._open_session(),)
             case c.Relocate():
@@ -126,7 +139,9 @@ class NamespaceState:
                 return (c.Done(changed=changed),)
         return (c.Done(),)
 
-    def _once(self, command: Mutation, run: Callable[[], c.Result]) -> c.Result:
+    def _once(
+        self, command: Mutation, run: Callable[P, c.Result], *args: P.args, **kwargs: P.kwargs
+    ) -> c.Result:
         """Runs a client's mutation unless it has been answered before.
 
         Refusals that a repeat may overcome, by new shards, are not recorded.
@@ -140,8 +155,9 @@ class NamespaceState:
         if known is not None:
             return known if isinstance(known, c.Done) else refused_before(known.reason, command)
         try:
-            result = run()
+            result = run(*args, **kwargs)
         except DisklessError as error:
+            self._sure_puts = 0  # its answer takes room too
             result = c.Refused.of(error)
             if error.retryable or isinstance(error, UploadLost):
                 return result
@@ -172,11 +188,16 @@ class NamespaceState:
     def check_room(self, growth: int, path: str) -> None:
         """Raises CapacityExceeded. Only for what clients add: deletes, repair and all that
         keeps the cluster whole are never refused for lack of room."""
-        if self._lacks_room(growth):
+        if not self.bytes_max:
+            return
+        left = self.bytes_max - weights.total(self) - growth
+        if left < 0:
             raise CapacityExceeded(
                 f"{path}: the namespace {self._fullness()}: delete files, "
                 "or start the cluster with more --memory"
             )
+        # So that the sum is not asked for with each of many small puts.
+        self._sure_puts = min(left // SURE_PUT_BYTES, SURE_PUTS_MAX)
 
     def _fullness(self) -> str:
         return (
@@ -185,12 +206,8 @@ class NamespaceState:
         )
 
     def _commit(self, command: c.Commit) -> tuple[c.Result, ...]:
-        offered = self._examine(command.stripes)
-
-        def run(put: c.Put) -> c.Result:
-            return self._once(put, lambda: self._put(put, offered))
-
-        return tuple(run(put) for put in command.puts)
+        offered = self._examine(command.stripes) if command.stripes else {}
+        return tuple([self._once(put, self._put, put, offered) for put in command.puts])
 
     def _examine(self, stripes: Iterable[Stripe]) -> Offered:
         """Which stripes of a command may be used, and why not the others.
@@ -254,7 +271,9 @@ class NamespaceState:
             if spot.shared:
                 seen = set() if seen is None else seen
                 copied += self.tree.copy_bytes(spot.parts, seen)
-        if self.bytes_max and put.files:
+        if self._sure_puts and spot is not None and not copied and _is_small(put.files):
+            self._sure_puts -= 1
+        elif self.bytes_max and put.files:
             used = {extent.stripe for file in put.files for extent in file.extents}
             stripes = [s for id_ in used if isinstance(s := offered[id_], Stripe)] if used else ()
             self.check_room(copied + weights.put_bytes(put.files, stripes), put.files[0].path)
@@ -421,6 +440,16 @@ class NamespaceState:
         if isinstance(node, File):
             return Summary(1, 0, node.record.size)
         return Summary(node.files, node.directories, node.bytes)
+
+
+def _is_small(files: tuple[c.NewFile, ...]) -> bool:
+    """Whether a put is one that `SURE_PUT_BYTES` speaks of."""
+    return (
+        len(files) == 1
+        and files[0].inline is not None
+        and files[0].size <= SURE_INLINE_BYTES
+        and len(files[0].path) <= SURE_PATH_CHARS
+    )
 
 
 def _check_apart(names: list[str]) -> None:

@@ -328,7 +328,7 @@ def test_the_dump_shows_every_part_that_a_state_and_its_ledger_have() -> None:
     assert set(vars(state)) == {
         "tree", "doomed", "history", "ledger", "roster", "health", "sessions", "agents", "files",
         "op", "clock_ms", "elapsed_ms", "bytes_inline", "bytes_max", "extents", "demotable_ms",
-        "_last_file", "_sweep_at_once",
+        "_last_file", "_sweep_at_once", "_sure_puts",
     }  # fmt: skip
     assert set(vars(state.ledger)) == {
         "entries", "freed_ms", "doubted_ms", "fences", "reaped", "partly_dead", "health",

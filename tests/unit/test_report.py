@@ -17,6 +17,7 @@ def test_slots_are_those_of_the_settings_and_those_that_joined(
     reporter = Reporter(
         settings=ClusterSettings(), cluster_id="c", slot=0, pulses={},
         replica=SimpleNamespace(state=state), repairer=None,  # type: ignore[arg-type]
+        keeper=None,  # type: ignore[arg-type]
         homeless=dict,
     )  # fmt: skip
     assert reporter._slots() == slots
