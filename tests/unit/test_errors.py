@@ -47,6 +47,7 @@ BUILT_IN = {
     "NotLeader": ConnectionError,
     "DeadlineExceeded": TimeoutError,
     "Unauthorized": PermissionError,
+    "ReadOnly": PermissionError,
     "NoCluster": LookupError,
     "LaunchFailed": RuntimeError,
     "SparkUnusable": RuntimeError,
