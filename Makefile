@@ -6,10 +6,10 @@ PYTHON ?= python3
 ARGS ?=
 
 # Tests wait for much of their time, for processes to start and agents to be missed. More than
-# two workers make a machine with two cores so busy that agents are missed that only got no
+# three workers make a machine with two cores so busy that agents are missed that only got no
 # time; each needs up to 3 GB. See tests/parallel.py. WORKERS=0 runs
 # them one after the other in one process, as a debugger (ARGS=--pdb) needs it.
-WORKERS ?= 2
+WORKERS ?= 3
 
 VENV := .venv
 RUN := $(VENV)/bin/python

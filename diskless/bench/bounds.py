@@ -84,6 +84,7 @@ def all_bounds(result: Result) -> Iterator[Bound]:
     yield from _checkpoints(result)
     yield from _flat(result)
     yield from _turns(result)
+    yield from _history(result)
 
 
 def _alone(work: str, system: str = MAIN) -> Of:
@@ -328,6 +329,49 @@ def _turns(result: Result) -> Iterator[Bound]:
                 most=TURN_MS_MAX,
                 worst=True,
             )
+
+
+def _history(result: Result) -> Iterator[Bound]:
+    for work in (works.HISTORY_SNAPSHOT, works.HISTORY_CLONE, works.HISTORY_ROLLBACK):
+        sizes = _sizes(result, work)
+        if not sizes:
+            continue
+        large = Of(work=work, size=max(sizes))
+        yield Bound(
+            issue=15,
+            title=f"{work}: {max(sizes):,.0f}, of a tiny commit",
+            figure=large,
+            per=Of(work=works.HISTORY_COMMIT),
+            most=5.0,
+        )
+        yield Bound(
+            issue=15,
+            title=f"{work}: {max(sizes):,.0f} of {min(sizes):,.0f}",
+            figure=large,
+            per=Of(work=work, size=min(sizes)),
+            most=1.25,
+        )
+    for size in _sizes(result, works.HISTORY_BYTES):
+        yield Bound(
+            issue=15,
+            title=f"{works.HISTORY_BYTES}, {size:,.0f} files",
+            figure=Of(work=works.HISTORY_BYTES, size=size),
+            most=0.0,
+        )
+    yield Bound(
+        issue=15,
+        title="read below .snapshot of the same at its path",
+        figure=Of(work=works.HISTORY_READ_PAST),
+        per=Of(work=works.HISTORY_READ),
+        most=1.1,
+    )
+    yield Bound(
+        issue=15,
+        title="CPU of a commit with a snapshot every second, of one without",
+        figure=Of(work=works.HISTORY_CPU_BESIDE),
+        per=Of(work=works.HISTORY_CPU),
+        most=1.1,
+    )
 
 
 def _sizes(result: Result, work: str) -> list[float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from diskless.errors import BadRequest
 
-PARTS = ("limits", "store", "single", "commits", "spark", "recovery", "repair", "growth")
+PARTS = ("limits", "store", "single", "commits", "spark", "recovery", "repair", "growth", "history")
 """Of a run, in their order: modules of this package."""
 
 
@@ -51,6 +51,11 @@ class Sizes:
     restart_providers: tuple[str, ...] = ("hdfs",)
     restarts: int = 2
     rebuild_mb: tuple[float, ...] = (1, 100)
+
+    history_files: int = 10_000
+    history_mib: int = 1024
+    history_batches: int = 100
+    """Snapshots of a running query's checkpoint, one after each batch; 0 leaves it out."""
 
     growth_state_mb: tuple[float, ...] = ()
     growth_agents: tuple[int, ...] = ()

@@ -104,6 +104,20 @@ def restart_cached(provider: str) -> str:
     return f"the checkpoint in the page cache, {provider}"
 
 
+# The past.
+HISTORY_COMMIT = "1 KiB commit, beside verbs of the past"
+HISTORY_SNAPSHOT = "snapshot, files in the directory"
+HISTORY_CLONE = "clone, files in the directory"
+HISTORY_ROLLBACK = "rollback, files in the directory"
+HISTORY_BYTES = "stored by 20 of each of those"
+HISTORY_READ = "20 KiB file, read at its path"
+HISTORY_READ_PAST = "20 KiB file, read below .snapshot"
+HISTORY_CPU = "commit, all processes"
+HISTORY_CPU_BESIDE = "commit with a snapshot every second, all processes"
+HISTORY_HELD = "held by snapshots of a query's checkpoint alone"
+HISTORY_SHOWN = "the checkpoint itself, at the end"
+HISTORY_WEIGHT = "namespace grown by the checkpoint and its snapshots"
+
 # Growth.
 GROWN_COMMIT = "1 KiB commit, files in the namespace"
 GROWN_STAT = "stat, files in the namespace"

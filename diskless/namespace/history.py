@@ -128,7 +128,7 @@ class History:
         snapshot = self.at(above).get(below[0])
         if snapshot is None or paths.SNAPSHOTS in below:
             return None
-        return descend(_dated(snapshot), below[1:])
+        return descend(snapshot.root, below[1:]) if len(below) > 1 else _dated(snapshot)
 
     def _listing(self, of: Node | None, path: str) -> Directory | None:
         known = self.at(path)

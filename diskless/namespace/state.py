@@ -400,7 +400,7 @@ class NamespaceState:
 
     def get(self, path: str) -> Node:
         """What is at a path, which may lead below `.snapshot`. Raises NotFound."""
-        if paths.BELOW in path and paths.leads_to_snapshots(path):
+        if paths.BELOW in path and paths.SNAPSHOTS in paths.split(path):
             node = self.history.find(self.tree, path)
         else:
             node = descend(self.tree.root, paths.split(path))
