@@ -392,6 +392,15 @@ def test_a_delete_that_means_it_takes_the_snapshots_along(world: World) -> None:
     check_counts(world.state)
 
 
+def test_the_root_is_deleted_with_its_own_snapshots_and_those_below(world: World) -> None:
+    world.snapshot("/", "s")
+    world.snapshot("/d", "s")
+    world.delete("/", recursive=True, snapshots=True)
+    swept(world)
+    assert (len(world.state.history), len(world.state.files)) == (0, 0)
+    check_counts(world.state)
+
+
 # Memory
 
 
