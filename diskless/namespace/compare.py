@@ -147,13 +147,11 @@ def differences(one: Node, two: Node, after: str = "") -> Iterator[Difference]:
 
 
 def _align(old: _Side, new: _Side) -> None:
-    """Skips what both share, as long as nothing before it waits, and sees to it that a side
-    without entries has none left or the next ones."""
+    """Skips what both share, and sees to it that a side without entries has none left or the
+    next ones."""
     while old.nodes and new.nodes and not (old.run and new.run):
         one, two = old.nodes[-1], new.nodes[-1]
-        if one is two:
-            if old.run or new.run:
-                return  # What waits has no counterpart: the other side goes on beyond it.
+        if one is two:  # What waits to be compared has nothing to do with it.
             old.nodes.pop()
             new.nodes.pop()
             continue

@@ -11,6 +11,16 @@ if TYPE_CHECKING:
     from diskless.namespace.state import NamespaceState
 
 
+def run(state: "NamespaceState", command: c.Mkdirs | c.Rename | c.Delete) -> c.Done:
+    match command:
+        case c.Mkdirs():
+            return mkdirs(state, command)
+        case c.Rename():
+            return rename(state, command)
+        case c.Delete():
+            return delete(state, command)
+
+
 def mkdirs(state: "NamespaceState", command: c.Mkdirs) -> c.Done:
     path = command.path
     paths.check_writable(path)

@@ -26,6 +26,20 @@ COUNTED_MAX = 1 << 60
 """Clones of clones may show more bytes or files than numbers on the wire can tell."""
 
 
+def run(state: "NamespaceState", command: c.Past) -> c.Done:
+    match command:
+        case c.CreateSnapshot():
+            return create(state, command)
+        case c.RenameSnapshot():
+            return rename(state, command)
+        case c.DeleteSnapshots():
+            return delete(state, command)
+        case c.Clone():
+            return clone(state, command)
+        case c.Rollback():
+            return rollback(state, command)
+
+
 def create(state: "NamespaceState", command: c.CreateSnapshot) -> c.Done:
     """The answer's number is the first snapshot's."""
     chosen, name = list(command.paths), command.name

@@ -102,7 +102,7 @@ class NamespaceState:
     def _apply(self, command: c.Command) -> tuple[c.Result, ...]:
         match command:
             case c.Mkdirs() | c.Rename() | c.Delete():
-                return (self._once(command, self._change, command),)
+                return (self._once(command, edits.run, self, command),)
             case (
                 c.CreateSnapshot()
                 | c.RenameSnapshot()
@@ -110,7 +110,7 @@ class NamespaceState:
                 | c.Clone()
                 | c.Rollback()
             ):
-                return (self._once(command, self._change, command),)
+                return (self._once(command, past.run, self, command),)
             case c.OpenSession():
                 return (self._open_session(),)
             case c.Relocate():
@@ -278,25 +278,6 @@ class NamespaceState:
             stripes = [s for id_ in used if isinstance(s := offered[id_], Stripe)] if used else ()
             self.check_room(copied + weights.put_bytes(put.files, stripes), put.files[0].path)
         return spot
-
-    def _change(self, command: c.Mkdirs | c.Rename | c.Delete | c.Past) -> c.Result:
-        match command:
-            case c.Mkdirs():
-                return edits.mkdirs(self, command)
-            case c.Rename():
-                return edits.rename(self, command)
-            case c.Delete():
-                return edits.delete(self, command)
-            case c.CreateSnapshot():
-                return past.create(self, command)
-            case c.RenameSnapshot():
-                return past.rename(self, command)
-            case c.DeleteSnapshots():
-                return past.delete(self, command)
-            case c.Clone():
-                return past.clone(self, command)
-            case c.Rollback():
-                return past.rollback(self, command)
 
     def give_up(self, node: Node | None) -> None:
         """Lets go of what was detached: at once if it is little, else by and by."""

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 FILE_BYTES = 296
 """A file, its record, and its place in the table of files."""
-DIRECTORY_BYTES = 112
+DIRECTORY_BYTES = 104
 """A directory beside the nodes that hold its entries."""
-NODE_BYTES = 192
+NODE_BYTES = 160
 """A node of a directory's tree; more is in the weight of each entry."""
 NAME_BYTES = 88
 """A name beside its characters, with its place in a leaf or among an inner node's keys."""
 SPLIT_NODES_MAX = 6
 """That one further entry can make: of a directory with more entries than there can be."""
-SNAPSHOT_BYTES = 480
+SNAPSHOT_BYTES = 240
 """A snapshot's row in the tables by number and by path, beside the characters of its names."""
 EXTENT_BYTES = 232
 """An extent of a file's record, and what the ledger notes of that file for it."""

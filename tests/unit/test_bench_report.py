@@ -58,6 +58,8 @@ def _not_measured(result: Result) -> set[str]:
         absent |= {works.trigger("hdfs-8"), works.SPARK_FILE_COMMANDS, works.SPARK_COMMIT}
     if "repair" not in result.seconds:
         absent |= {works.REPAIR_RATE, works.REPAIR_COMMIT}
+    if "history" not in result.seconds:
+        absent |= {works.HISTORY_READ_PAST, works.HISTORY_CPU_BESIDE}
     return absent
 
 

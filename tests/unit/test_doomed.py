@@ -7,7 +7,14 @@ from diskless.model import Extent
 from diskless.namespace import commands as c
 from diskless.namespace import snapshot as s
 from diskless.namespace.state import NamespaceState
-from tests.unit.test_namespace_world import World, agent_up, dump, file_in, inline_file
+from tests.unit.test_namespace_world import (
+    World,
+    agent_up,
+    check_counts,
+    dump,
+    file_in,
+    inline_file,
+)
 
 AT_ONCE = 4
 LARGE = b"x" * 5000
@@ -151,6 +158,25 @@ def test_a_copy_of_the_state_goes_on_sweeping_where_the_original_does(world: Wor
             assert dump(state) == dump(world.state)
     assert step > 5
     assert world.files() == {"/d/again": b"1"}
+
+
+def test_a_snapshot_that_goes_is_taken_apart_by_and_by_and_only_what_nobody_else_has(
+    world: World,
+) -> None:
+    fill(world, "/d")
+    world.snapshot("/d", "s")
+    world.delete("/d/a/b", recursive=True)
+    world.put("/d/a/0", b"new", overwrite=True)
+    state = world.state
+    held = len(state.files)
+    world.do(world.delete_snapshots_of("/d", "s"))
+    assert state.doomed
+    assert len(state.files) >= held - AT_ONCE
+    sweep_all(world, entries=2)
+    assert len(state.files) == len(world.files()) == 7
+    assert state.doomed.files == 0
+    assert world.state.ledger.freed_ms == {}
+    check_counts(state)
 
 
 def test_a_delete_that_is_repeated_deletes_nothing_else(world: World) -> None:

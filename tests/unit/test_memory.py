@@ -134,6 +134,12 @@ FLOODS: dict[str, Make] = {
     "long names of 2 bytes a character": lambda n: put(n, f"/d/{'я' * 100}{n}"),
     "directories": lambda n: c.Mkdirs(1, n, f"/d/{n}"),
     "deep directories": lambda n: put(n, f"/{n}/a/b/c/d/e"),
+    "snapshots": lambda n: c.CreateSnapshot(1, n, ("/",), f"snapshot {n}"),
+    "snapshots of directories": lambda n: (
+        c.Mkdirs(1, n, f"/d/{n // 2}")
+        if n % 2 == 0
+        else c.CreateSnapshot(1, n, (f"/d/{n // 2}",), "s")
+    ),
     "stripes": in_stripe,
     "sessions": lambda n: c.OpenSession(),
     "refusals": lambda n: c.Rename(1 + n // 500, n % 500 + 1, f"/{'x' * 500}{n}", "/y", False),

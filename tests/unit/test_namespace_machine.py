@@ -96,7 +96,8 @@ class Naive:
         self.files: dict[str, int] = {}
         self.directories = {"/"}
         self.snapshots: dict[tuple[str, str], Subtree] = {}
-        self.cuts: dict[str, dict[str, str]] = {}  # of each, the names by path
+        self.cuts: dict[str, dict[str, str]] = {}  # of each, the names by path that are left
+        self.cut_sizes: dict[str, int] = {}
 
     def has(self, path: str) -> bool:
         return path in self.files or path in self.directories
@@ -167,9 +168,14 @@ class Naive:
 
     def forget(self, path: str, name: str) -> None:
         del self.snapshots[path, name]
-        for cut, members in self.cuts.items():
+        for members in self.cuts.values():
             if members.get(path) == name:
-                self.cuts[cut] = {"": "one of them is gone"}
+                del members[path]
+        self.cuts = {cut: members for cut, members in self.cuts.items() if members}
+
+    def add_cut(self, cut: str, chosen: list[str]) -> None:
+        self.cuts[cut] = dict.fromkeys(chosen, cut)
+        self.cut_sizes[cut] = len(chosen)
 
     def errors_of_put(self, paths: list[str], *, overwrite: bool) -> Errors:
         errors: Errors = set()
@@ -557,7 +563,7 @@ class NamespaceMachine(RuleBasedStateMachine):
             errors |= {BadRequest} if any(is_below(path, other) for other in chosen) else set()
         command = c.CreateSnapshot(*self.numbers(), tuple(chosen), name, cut=True)
         if self.do(command, errors) is not None:
-            self.naive.cuts[name] = dict.fromkeys(chosen, name)
+            self.naive.add_cut(name, chosen)
             for path in chosen:
                 self.naive.snapshots[path, name] = self.naive.subtree(path)
 
@@ -587,7 +593,8 @@ class NamespaceMachine(RuleBasedStateMachine):
     def roll_back_a_cut(self, data: st.DataObject) -> None:
         cut = data.draw(st.sampled_from(list(self.naive.cuts)))
         members = self.naive.cuts[cut]
-        errors: Errors = {NotFound} if "" in members else set()
+        complete = len(members) == self.naive.cut_sizes[cut]
+        errors: Errors = set() if complete else {NotFound}
         for path in members if not errors else ():
             errors |= self.naive.errors_of_rollback(path)
         done = self.do(c.Rollback(*self.numbers(), "", cut, cut=True), errors)
@@ -597,8 +604,7 @@ class NamespaceMachine(RuleBasedStateMachine):
             for path, name in members.items():
                 number = self.return_to(path, name, number)
             if there:
-                before = self.kept_name(done.number)
-                self.naive.cuts[before] = dict.fromkeys(there, before)
+                self.naive.add_cut(self.kept_name(done.number), there)
 
     @rule(source=any_paths, to=any_paths)
     def clone(self, source: str, to: str) -> None:
@@ -627,11 +633,6 @@ class NamespaceMachine(RuleBasedStateMachine):
         command = c.DeleteSnapshots(*self.numbers(), path, names)
         if self.do(command, {NotFound} if bad else set()) is not None:
             self.naive.forget(path, name)
-            self.naive.cuts = {
-                cut: members
-                for cut, members in self.naive.cuts.items()
-                if any(one.cut == cut for one in self.state.history.by_id.values())
-            }
 
     @precondition(lambda self: self.naive.snapshots)
     @rule(data=st.data(), new=snapshot_names)

@@ -7,6 +7,8 @@ from diskless.namespace import commands as c
 from diskless.namespace import snapshot as s
 from diskless.namespace.state import NamespaceState
 from tests.sim.dump import dump
+from tests.unit.test_namespace_world import check_counts
+from tests.unit.test_namespace_world import dump as dump_all
 
 SEED = 7
 
@@ -65,6 +67,59 @@ def restore(chunks: list[bytes]) -> NamespaceState:
 def test_a_restored_state_is_the_same_to_the_order_of_its_parts() -> None:
     state = busy_state(900)
     assert dump(restore(list(s.snapshot(state)))) == dump(state)
+
+
+def with_history(state: NamespaceState) -> None:
+    """Snapshots, clones and rollbacks over what a busy state has, and deletes half swept."""
+    number = state.apply(c.OpenSession(), now_ms=8000, elapsed_ms=8000)[0].number
+    commands: list[c.Command] = [
+        c.CreateSnapshot(number, 1, ("/d1",), "s"),
+        c.CreateSnapshot(number, 2, ("/d2", "/d3"), "cut", True),
+        c.CreateSnapshot(number, 3, ("/",), ""),
+        c.Clone(number, 4, "/d1", "/d4/clone"),
+        c.Clone(number, 5, "/d4/clone", "/again"),
+        c.Delete(number, 6, "/d5", True),
+        c.Rollback(number, 7, "", "cut", True),
+        c.RenameSnapshot(number, 8, "/d1", "s", "t"),
+        c.Mkdirs(number, 9, "/again/new"),
+        c.DeleteSnapshots(number, 10, "/d2", ("cut",)),
+        c.Sweep(5),
+    ]
+    for op, command in enumerate(commands):
+        results = state.apply(command, now_ms=8001, elapsed_ms=8001, op=op)
+        if not isinstance(command, c.Delete):
+            assert isinstance(results[0], c.Done), (command, results)
+
+
+def test_what_is_shared_goes_once_and_is_shared_again() -> None:
+    state = busy_state(900)
+    plain = sum(map(len, s.snapshot(state)))
+    with_history(state)
+    chunks = list(s.snapshot(state))
+    assert sum(map(len, chunks)) < 1.3 * plain
+    copy = restore(chunks)
+    check_counts(copy)
+    assert dump(copy) == dump(state)
+    assert dump_all(copy) == dump_all(state)
+
+
+def test_both_go_on_alike_with_a_history() -> None:
+    state = busy_state(400)
+    with_history(state)
+    copy = restore(list(s.snapshot(state)))
+    times = {"now_ms": 9001, "elapsed_ms": 9001}
+    number = state.apply(c.OpenSession(), **times)[0].number
+    copy.apply(c.OpenSession(), **times)
+    for command in (
+        c.Rollback(number, 1, "/d1", "t"),
+        c.Delete(number, 2, "/", True, True),
+        c.Sweep(30),
+        c.CreateSnapshot(number, 3, ("/",), ""),
+        c.Sweep(10**6),
+    ):
+        assert state.apply(command, **times) == copy.apply(command, **times)
+        assert dump_all(copy) == dump_all(state)
+    assert len(copy.files) == 0
 
 
 def test_an_empty_state_can_be_copied() -> None:

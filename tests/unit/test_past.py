@@ -16,10 +16,11 @@ from diskless.errors import (
     PathIsFile,
     ReadOnly,
 )
+from diskless.namespace import btree, history, past, weights
 from diskless.namespace import commands as c
-from diskless.namespace import history, past, weights
 from diskless.namespace import queries as q
 from diskless.namespace.state import NamespaceState
+from diskless.namespace.tree import Directory
 from diskless.namespace.usage import held_by_snapshots
 from tests.unit.test_namespace_world import World, check_counts, inline_file
 
@@ -70,6 +71,22 @@ def test_a_snapshot_shows_what_was_there_whatever_happens_afterwards(world: Worl
     assert content(world, "/d/a") == b"other"
     assert world.state.summary("/d/.snapshot/s").bytes == len(b"firstsecondthird")
     assert listed(world, "/d/sub") == ["/d/sub/c", "/d/sub/new"]
+    check_counts(world.state)
+
+
+def test_a_leaf_that_is_left_alone_by_deletes_is_still_shared(world: World) -> None:
+    """Its directory is nobody else's by then, and it is all that the directory has."""
+    names = [f"/many/{number:03}" for number in range(42 + btree.LEAF_MAX)]
+    for name in names:
+        world.put(name, b"old")
+    world.snapshot("/many", "s")
+    for name in names[:42]:
+        world.delete(name)
+    directory = world.state.tree.find("/many")
+    assert isinstance(directory, Directory)
+    assert (directory.refs, directory.node.refs) == (1, 2)
+    world.put(names[50], b"new", overwrite=True)
+    assert content(world, "/many/.snapshot/s/050") == b"old"
     check_counts(world.state)
 
 
@@ -376,6 +393,15 @@ def test_a_delete_that_means_it_takes_the_snapshots_along(world: World) -> None:
     check_counts(world.state)
 
 
+def test_the_root_is_deleted_with_its_own_snapshots_and_those_below(world: World) -> None:
+    world.snapshot("/", "s")
+    world.snapshot("/d", "s")
+    world.delete("/", recursive=True, snapshots=True)
+    swept(world)
+    assert (len(world.state.history), len(world.state.files)) == (0, 0)
+    check_counts(world.state)
+
+
 # Memory
 
 
@@ -594,3 +620,32 @@ def test_a_diff_needs_what_it_compares(world: World, path: str, a: str, b: str) 
     world.snapshot("/d", "s")
     with pytest.raises(NotFound):
         ask(world, q.Diff(path, a, b, "", 10))
+
+
+def many(world: World, count: int) -> None:
+    for number in range(count):
+        world.put(f"/many/{number:04}", b"12")
+
+
+@pytest.mark.parametrize("limit", [1, 7, 1000])
+def test_a_diff_of_a_large_directory_is_right_where_nodes_do_not_align(
+    world: World, limit: int
+) -> None:
+    many(world, 400)
+    world.snapshot("/many", "s")
+    expected = []
+    for number in range(100, 190):  # whole leaves go, and their neighbours change
+        world.delete(f"/many/{number:04}")
+        expected.append(("-", f"{number:04}", 2, 0))
+    for number in range(120):  # and some are split
+        world.put(f"/many/0300-{number:03}", b"1")
+        expected.append(("+", f"0300-{number:03}", 0, 1))
+    assert changes(world, "/many", "s", "", limit) == sorted(expected, key=lambda one: one[1])
+
+
+def test_leaves_that_are_shared_as_a_whole_are_nobodys_own(world: World) -> None:
+    many(world, 400)
+    world.snapshot("/many", "s")
+    world.put("/many/0200", b"12345", overwrite=True)
+    assert own(world, "/many") == (1, 5)
+    assert own(world, "/many/.snapshot/s") == (1, 2)

@@ -15,10 +15,12 @@ import pytest
 from diskless.agent.leading.janitor import REAP_STRIPES_MAX, SWEEP_ENTRIES
 from diskless.model import Extent, Place, Stripe
 from diskless.namespace import commands as c
+from diskless.namespace import queries as q
 from diskless.namespace import snapshot as s
 from diskless.namespace.health import SETTLE_GROUPS
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.survey import survey
+from diskless.namespace.usage import held_by_snapshots
 from diskless.repair import Cluster, RepairPlan
 from tests.unit.recount import counted, recount
 from tests.unit.test_namespace_world import agent_up
@@ -319,6 +321,67 @@ def test_a_new_leader_has_all_it_needs() -> None:
         return worst([report, *plan_steps(one, one.cluster(gone={1}))[0]])
 
     check(step)
+
+
+PAST: dict[str, Callable[[Big], c.Command]] = {
+    "snapshot": lambda b: c.CreateSnapshot(b.session, b.next_sequence(), ("/flat",), "new"),
+    "snapshot of all": lambda b: c.CreateSnapshot(b.session, b.next_sequence(), ("/",), "new"),
+    "clone": lambda b: c.Clone(b.session, b.next_sequence(), "/flat", "/deep/flat"),
+    "rollback": lambda b: c.Rollback(b.session, b.next_sequence(), "/flat", "old"),
+    "delete of a snapshot": lambda b: c.DeleteSnapshots(
+        b.session, b.next_sequence(), "/flat", ("old",)
+    ),
+    "delete with snapshots": lambda b: c.Delete(b.session, b.next_sequence(), "/flat", True, True),
+    "first put after a snapshot": lambda b: c.Commit(
+        (), (c.Put(b.session, b.next_sequence(), False, (c.NewFile("/flat/1x", 1, 1, b"1"),)),)
+    ),
+}
+
+
+@pytest.mark.parametrize("make", PAST.values(), ids=PAST)
+def test_the_past_costs_the_same_however_much_is_in_it(make: Callable[[Big], c.Command]) -> None:
+    def step(one: Big) -> Work:
+        one.apply(c.CreateSnapshot(one.session, one.next_sequence(), ("/flat",), "old"))
+        command = make(one)
+        return work_of(lambda: one.apply(command))
+
+    check(step)
+
+
+def test_a_page_of_a_directory_that_is_written_to_costs_a_page() -> None:
+    def step(one: Big) -> Work:
+        found = []
+        for number in range(5):
+            one.put(c.NewFile(f"/flat/new-{number}", 1, 1, b"1"))
+            found.append(work_of(lambda: one.state.page("/flat", after="2", limit=500)))
+        return worst(found)
+
+    check(step)
+
+
+def test_a_diff_costs_what_differs_and_own_bytes_come_in_pages() -> None:
+    def diff(one: Big) -> Work:
+        one.apply(c.CreateSnapshot(one.session, one.next_sequence(), ("/flat",), "old"))
+        for number in range(20):  # in a leaf or two, so that as much differs at both sizes
+            one.put(c.NewFile(f"/flat/2000-{number}", 1, 1, b"1"))
+        query = q.Diff("/flat", "old", "", "", q.WALK_STEPS_MAX)
+        assert len(q.answer(one.state, query).changes) == 20
+        return work_of(lambda: q.answer(one.state, query))
+
+    def usage(one: Big) -> Work:
+        return work_of(lambda: q.answer(one.state, q.Usage("/", "", q.WALK_STEPS_MAX)))
+
+    check(diff)
+    check(usage)
+
+
+def test_bytes_that_only_snapshots_hold_are_counted_in_slices() -> None:
+    def step(one: Big) -> Work:
+        one.apply(c.CreateSnapshot(one.session, one.next_sequence(), ("/",), "old"))
+        one.put(c.NewFile("/flat/x", 1, 1, b"1"))
+        return worst(drained(held_by_snapshots(one.state)))
+
+    check(step, tables_grow=True)  # what is shared is remembered
 
 
 def test_commits_and_reaps_cost_what_they_name() -> None:
