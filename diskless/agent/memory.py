@@ -40,7 +40,8 @@ class Use(Enum):
     """Requests and replies on their way: a delete is one too."""
 
 
-LASTING = ("shards", "inline", "files", "directories", "names", "ledger", "answers", "ballast")
+LASTING = ("shards", "inline", "files", "directories", "names", "snapshots", "ledger", "answers",
+           "ballast")  # fmt: skip
 """Kinds that stay until somebody deletes something."""
 PASSING = ("log", "events", "uploads", "stripes", "requests", "replies", "connections", "caches")
 """Kinds that pass by themselves, each within a limit of its own."""
