@@ -31,9 +31,10 @@ from diskless.config import MIB, Tuning
 from diskless.errors import DisklessError
 from diskless.launch.local import LocalCluster
 from diskless.model import AgentStatus, ClusterStatus, FileRecord, Stripe, StripeId, cut
-from diskless.namespace.tree import Directory
+from diskless.namespace.tree import File
 from diskless.node import Node
 from tests.unit.recount import counted, recount
+from tests.unit.test_namespace_world import check_counts, walk
 
 WAIT_S = 15.0
 RUN_TIMEOUT_S = 110
@@ -148,7 +149,7 @@ def shards_stored(cluster: LocalCluster) -> int:
 
 def record_of(cluster: LocalCluster, path: str) -> FileRecord:
     state = leader(cluster).replica
-    return on_loop(cluster, lambda: state.state.tree.get_file(path).record)
+    return on_loop(cluster, lambda: state.state.open(path)[0])
 
 
 def stripes_of(cluster: LocalCluster, path: str) -> list[Stripe]:
@@ -195,10 +196,10 @@ def check_ledger(node: Node) -> None:
     """What the namespace counts is what its files add up to."""
     state = node.replica.state
     files = [file.record for file in state.files.values()]
-    doomed = [node for root in state.doomed.roots for node in _files_below(root)]
-    assert state.doomed.files == len(doomed)
-    assert state.tree.files == len(files) - len(doomed)
-    assert state.bytes_logical == sum(record.size for record in files) - sum(doomed)
+    check_counts(state)
+    shown = [n.record.size for _, n in walk(state.tree.root) if isinstance(n, File)]
+    assert state.tree.files == len(shown)
+    assert state.bytes_logical == sum(shown)
     assert state.bytes_inline == sum(len(record.inline or b"") for record in files)
     live: Counter[str] = Counter()
     for record in files:
@@ -222,14 +223,6 @@ def check_ledger(node: Node) -> None:
         assert (
             len(set(slots)) == len(slots) == entry.stripe.data_shards + entry.stripe.parity_shards
         )
-
-
-def _files_below(directory: Directory) -> list[int]:
-    """The sizes of all files."""
-    sizes: list[int] = []
-    for node in directory.children.values():
-        sizes += _files_below(node) if isinstance(node, Directory) else [node.record.size]
-    return sizes
 
 
 # Clusters of processes, on Ray

@@ -325,7 +325,7 @@ def test_a_read_does_not_wait_for_a_slow_agent(start: StartCluster, connect: Con
 
 def _extents(cluster: LocalCluster, path: str) -> list[Extent]:
     state = leader(cluster).replica.state
-    return list(on_loop(cluster, lambda: state.tree.get_file(path).record.extents))
+    return list(on_loop(cluster, lambda: state.open(path)[0].extents))
 
 
 def _can_read(client: Client, path: str, expected: bytes) -> bool:
