@@ -12,6 +12,7 @@ from diskless.config import MIB
 from diskless.errors import CapacityExceeded
 from diskless.model import Extent, Place, Stripe
 from diskless.namespace import commands as c
+from diskless.namespace import weights
 from diskless.namespace.sessions import ANSWERS_PER_SESSION
 from diskless.namespace.state import NamespaceState
 
@@ -96,6 +97,10 @@ def test_the_limit_falls_at_once_and_rises_only_by_two_steps() -> None:
 
 def test_what_passes_by_itself_does_not_move_the_limit() -> None:
     assert lasting({"shards": 1, "answers": 2, "requests": 4, "log": 8}) == 3
+
+
+def test_every_kind_that_the_namespace_tells_of_lasts() -> None:
+    assert weights.by_kind(NamespaceState()).keys() <= set(LASTING)
 
 
 # Honest weights
