@@ -49,7 +49,11 @@ from diskless.rpc.server import AgentServer
 log = logging.getLogger(__name__)
 
 SUSPICION_POLL_S = 0.1
-TRIM_INTERVAL_S = 1.0
+LOOK_INTERVAL_S = 1.0
+TRIM_INTERVAL_S = 0.2
+TRIM_PART = 1 / 200
+"""How often an agent looks whether it is nearly full, and then gives free parts of its heap back;
+of its time that takes so much at most: it takes longer the larger the heap is."""
 TRIM_SHARE = 3 / 4
 """Of its memory in use, from which on an agent gives free parts of its heap back."""
 GATEWAY_PORTS = range(20_000, 32_000)
@@ -343,10 +347,15 @@ class Node:
 
     async def _trim_heap(self) -> None:
         """Keeps the holes of a nearly full heap from counting as memory in use."""
+        pause_s = LOOK_INTERVAL_S
         while True:
-            await asyncio.sleep(TRIM_INTERVAL_S)
+            await asyncio.sleep(pause_s)
+            pause_s = LOOK_INTERVAL_S
             if self.memory.used > TRIM_SHARE * self.memory.bytes_max:
+                began_s = time.monotonic()
                 malloc.trim()
+                took_s = time.monotonic() - began_s
+                pause_s = max(TRIM_INTERVAL_S, took_s / TRIM_PART)
 
     def _holds(self) -> list[Hold]:
         if self.shards.incarnation is None:
