@@ -93,6 +93,17 @@ def on_the_way(node: Node, name: str) -> Iterator[Node]:
         yield node
 
 
+def beside(node: Node, name: str) -> list[Node]:
+    """The leaves that the leaf with a name may be merged with, once it has lost that name."""
+    above, leaf = None, node
+    while isinstance(leaf, Inner):
+        above, leaf = leaf, leaf.children[leaf.index(name)]
+    if above is None or len(leaf.entries) > LEAF_MIN:
+        return []
+    at = above.index(name)
+    return [*above.children[max(at - 1, 0) : at], *above.children[at + 1 : at + 2]]
+
+
 def names_bytes(node: Node) -> int:
     """What the names in one node weigh. Keys are names of leaves, so nearly always the same
     objects."""

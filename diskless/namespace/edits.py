@@ -52,8 +52,8 @@ def _growth_of_rename(state: "NamespaceState", source: str, target: str, *, repl
     """A longer name takes room, unless what it replaces frees some; so do copies of what is
     shared with snapshots."""
     seen: set[int] = set()
-    growth = state.tree.copy_bytes(paths.split(source), seen)
-    growth += state.tree.copy_bytes(paths.split(target), seen)
+    growth = state.tree.copy_bytes(paths.split(source), seen, takes=True)
+    growth += state.tree.copy_bytes(paths.split(target), seen, takes=replaces)
     if not replaces:
         old, new = (weights.name_bytes(path.rpartition("/")[2]) for path in (source, target))
         growth += new - old

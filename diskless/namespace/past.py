@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 COUNTED_MAX = 1 << 60
 """Clones of clones may show more bytes or files than numbers on the wire can tell."""
+CUT_MAX = 256
+"""Directories of one cut: all of them go back in one step, of which each takes up to 0.05 ms
+where everything on the way to it is shared."""
 
 
 def run(state: "NamespaceState", command: c.Past) -> c.Done:
@@ -132,13 +135,15 @@ def _growth_of_rollback(state: "NamespaceState", found: list[Snapshot], name: st
         parts = paths.split(snapshot.path)
         growth += weights.snapshot_bytes(snapshot.path, name, cut)
         growth += weights.entry_bytes(parts[-1] if parts else "")
-        growth += state.tree.copy_bytes(parts, seen)
+        growth += state.tree.copy_bytes(parts, seen, takes=True)
     return growth
 
 
 def _check_paths(chosen: list[str], *, cut: bool) -> None:
     if not chosen or (len(chosen) > 1 and not cut):
         raise BadRequest("a snapshot is of one directory: a cut is of several")
+    if len(chosen) > CUT_MAX:
+        raise BadRequest(f"a cut of {len(chosen)} directories: at most {CUT_MAX}")
     for path in chosen:
         paths.check_writable(path)
     known = set(chosen)

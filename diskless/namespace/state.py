@@ -273,7 +273,9 @@ class NamespaceState:
                 copied += self.tree.copy_bytes(spot.parts, seen)
         if self._sure_puts and spot is not None and not copied and _is_small(put.files):
             self._sure_puts -= 1
-        elif self.bytes_max and put.files:
+        elif not put.files:
+            self._sure_puts = 0  # Nothing was asked for, and its answer takes room.
+        elif self.bytes_max:
             used = {extent.stripe for file in put.files for extent in file.extents}
             stripes = [s for id_ in used if isinstance(s := offered[id_], Stripe)] if used else ()
             self.check_room(copied + weights.put_bytes(put.files, stripes), put.files[0].path)

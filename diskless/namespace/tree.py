@@ -132,20 +132,24 @@ class Tree:
             trail.append(at)
         raise PathIsDirectory(f"{path} is a directory")
 
-    def copy_bytes(self, parts: Sequence[str], seen: set[int]) -> int:
-        """What a change at a path must copy first, beside what is in `seen`, to which it is
-        added: identities, good until the next change."""
+    def copy_bytes(self, parts: Sequence[str], seen: set[int], *, takes: bool = False) -> int:
+        """The most that a change at a path must copy first, beside what is in `seen`, to which
+        it is added: identities, good until the next change. `takes` says that the path's last
+        name is taken out, so that its leaf may be merged with one that is shared."""
         size = 0
         at: Node | None = self.root
         shared = False
-        for part in parts:
+        for depth, part in enumerate(parts, 1):
             if not isinstance(at, Directory):
                 break
             shared = shared or at.refs > 1
             if shared and id(at) not in seen:
                 seen.add(id(at))
                 size += weights.DIRECTORY_BYTES
-            for node in btree.on_the_way(at.node, part):
+            nodes = list(btree.on_the_way(at.node, part))
+            if takes and depth == len(parts):
+                nodes += btree.beside(at.node, part)
+            for node in nodes:
                 shared = shared or node.refs > 1
                 if shared and id(node) not in seen:
                     seen.add(id(node))

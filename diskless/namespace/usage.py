@@ -100,8 +100,8 @@ def _own_entries(directory: Directory, after: str) -> Iterator[tuple[str, File |
 def held_by_snapshots(state: NamespaceState) -> Generator[None, None, int]:
     """How many bytes are in files that snapshots show and no path outside of them leads to.
 
-    Yields whenever it has done enough at a stretch; what changes meanwhile is counted as it
-    was or as it is.
+    Yields whenever it has done enough at a stretch. What is written meanwhile where a snapshot
+    shares may be taken for the snapshot's alone: only the next count is right again.
     """
     kept = [snapshot.root for snapshot in state.history.by_id.values()]
     if not kept:

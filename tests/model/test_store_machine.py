@@ -1,5 +1,8 @@
 """The whole store against a dict: any row of operations, with agents dying in between.
 
+A snapshot or a clone is a copy there, and shares all that it can in the store: no change may
+be seen by way of another name.
+
 Hypothesis draws the rows and shrinks the one that fails. A cluster for each row; at
 most k of its slots are lost, the leader maybe, until repair, which goes on all the time,
 has made good for them: then any k others may be. Agents are drained now and then. Space
@@ -9,7 +12,7 @@ Longer: `make soak`, with DISKLESS_SOAK_EXAMPLES for how many rows.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import IO, TypeVar
 
@@ -21,14 +24,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from diskless.client import Client
 from diskless.config import KIB, MIB, Tuning
 from diskless.errors import (
-    AlreadyExists,
-    BadRequest,
-    DirectoryNotEmpty,
     DisklessError,
     NotFound,
-    PathIsDirectory,
-    PathIsFile,
 )
+from tests.model.store_model import Changed, Model, Stored
 from tests.support import (
     check_ledger,
     content,
@@ -62,127 +61,10 @@ SIZES = st.sampled_from(
 )
 DATA = st.builds(content, SIZES, st.integers(0, 999))
 WHO = st.integers(0, CLIENTS - 1)
+KEPT_NAMES = st.sampled_from(["s", "t", "before-s"])
+KEPT = st.tuples(ANY_PATH, KEPT_NAMES)
+"""A directory, and a name that one of its snapshots may have."""
 SLOTS = st.integers(0, 5)
-
-
-class Model:
-    """Paths and what they hold; None is a directory. Every method is one of the client's.
-
-    It either does what the client should, or raises the class that the client should.
-    """
-
-    def __init__(self) -> None:
-        self.nodes: dict[str, bytes | None] = {"/": None}
-
-    def write_many(self, files: dict[str, bytes], *, overwrite: bool) -> None:
-        for path in files:
-            self._check_write(path, overwrite=overwrite)
-            if any(parent in files for parent in _above(path)):
-                raise BadRequest
-        for path, data in files.items():
-            self._make(_parent(path))
-            self.nodes[path] = data
-
-    def _check_write(self, path: str, *, overwrite: bool) -> None:
-        if self._blocked(path):
-            raise PathIsFile
-        if path in self.nodes:
-            if self.nodes[path] is None:
-                raise PathIsDirectory
-            if not overwrite:
-                raise AlreadyExists
-
-    def read(self, path: str) -> bytes:
-        if path not in self.nodes:
-            raise NotFound
-        data = self.nodes[path]
-        if data is None:
-            raise PathIsDirectory
-        return data
-
-    def entries(self, path: str) -> list[tuple[str, bool, int]]:
-        if path not in self.nodes:
-            raise NotFound
-        below = [path] if self.nodes[path] is not None else self._children(path)
-        return [(at, self.nodes[at] is None, len(self.nodes[at] or b"")) for at in sorted(below)]
-
-    def mkdirs(self, path: str) -> bool:
-        if self.nodes.get(path) is not None:
-            raise AlreadyExists
-        if self._blocked(path):
-            raise PathIsFile
-        made = path not in self.nodes
-        self._make(path)
-        return made
-
-    def delete(self, path: str, *, recursive: bool) -> bool:
-        if path not in self.nodes:
-            return False
-        if self._children(path) and not recursive:
-            raise DirectoryNotEmpty
-        for at in self._tree(path):
-            del self.nodes[at]
-        self.nodes["/"] = None
-        return True
-
-    def rename(self, source: str, target: str, *, overwrite: bool) -> None:
-        if source not in self.nodes:
-            raise NotFound
-        if source == "/":
-            raise BadRequest
-        if source == target:
-            if not overwrite:
-                raise AlreadyExists
-            return
-        if target.startswith(source + "/"):
-            raise BadRequest
-        self._check_rename(self.nodes[source], target, overwrite=overwrite)
-        self.nodes.pop(target, None)
-        moved = {target + at[len(source) :]: self.nodes.pop(at) for at in self._tree(source)}
-        self.nodes |= moved
-
-    def _check_rename(self, node: bytes | None, target: str, *, overwrite: bool) -> None:
-        if target == "/":
-            raise AlreadyExists
-        if _parent(target) not in self.nodes:
-            raise NotFound
-        if self.nodes[_parent(target)] is not None:
-            raise PathIsFile
-        if target not in self.nodes:
-            return
-        if not overwrite:
-            raise AlreadyExists
-        if self.nodes[target] is not None and node is None:
-            raise PathIsFile
-        if self.nodes[target] is None and node is not None:
-            raise PathIsDirectory
-        if self._children(target):
-            raise DirectoryNotEmpty
-
-    def _blocked(self, path: str) -> bool:
-        """Whether a file is where a directory above `path` should be."""
-        return any(self.nodes.get(at) is not None for at in _above(path))
-
-    def _children(self, path: str) -> list[str]:
-        return [at for at in self.nodes if at != "/" and _parent(at) == path]
-
-    def _tree(self, path: str) -> list[str]:
-        prefix = path.rstrip("/") + "/"
-        return [at for at in self.nodes if at == path or at.startswith(prefix)]
-
-    def _make(self, path: str) -> None:
-        for at in (*_above(path), path):
-            self.nodes.setdefault(at, None)
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0] or "/"
-
-
-def _above(path: str) -> Iterator[str]:
-    while path != "/":
-        path = _parent(path)
-        yield path
 
 
 def outcome(work: Callable[[], T]) -> T | type[DisklessError]:
@@ -196,7 +78,7 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.model = Model()
-        self.readers: list[tuple[IO[bytes], str, bytes]] = []
+        self.readers: list[tuple[IO[bytes], str, Stored]] = []
         self.lost: set[int] = set()
         self.draining: int | None = None
         with ExitStack() as stack:
@@ -272,7 +154,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(who=WHO, path=PATHS)
     def open_reader(self, who: int, path: str) -> None:
         expected = outcome(lambda: self.model.read(path))
-        if isinstance(expected, bytes):
+        if isinstance(expected, Stored):
             self.readers.append((self.clients[who].open(path), path, expected))
 
     @precondition(lambda self: self.readers)
@@ -295,11 +177,11 @@ class StoreMachine(RuleBasedStateMachine):
             who=who,
         )
 
-    @rule(who=WHO, path=PATHS, recursive=st.booleans())
-    def delete(self, who: int, path: str, recursive: bool) -> None:
+    @rule(who=WHO, path=PATHS, recursive=st.booleans(), also=st.booleans())
+    def delete(self, who: int, path: str, recursive: bool, also: bool) -> None:
         self.both(
-            lambda client: client.delete(path, recursive=recursive),
-            lambda: self.model.delete(path, recursive=recursive),
+            lambda client: client.delete(path, recursive=recursive, with_snapshots=also),
+            lambda: self.model.delete(path, recursive=recursive, with_snapshots=also),
             who=who,
         )
 
@@ -310,6 +192,123 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(who=WHO, path=ANY_PATH)
     def list_entries(self, who: int, path: str) -> None:
         self.both(lambda client: _list(client, path), lambda: self.model.entries(path), who=who)
+
+    # The past.
+
+    @rule(who=WHO, path=ANY_PATH, name=KEPT_NAMES)
+    def snapshot(self, who: int, path: str, name: str) -> None:
+        self.both(
+            lambda client: client.snapshot(path, name),
+            lambda: self.model.snapshot([path], name, cut=False),
+            who=who,
+        )
+
+    @precondition(lambda self: self.directories())
+    @rule(who=WHO, data=st.data(), name=KEPT_NAMES)
+    def snapshot_of_what_is_there(self, who: int, data: st.DataObject, name: str) -> None:
+        self.snapshot(who, data.draw(st.sampled_from(self.directories())), name)
+
+    @rule(who=WHO, paths=st.lists(PATHS, min_size=1, max_size=3), name=KEPT_NAMES)
+    def snapshot_cut(self, who: int, paths: list[str], name: str) -> None:
+        self.both(
+            lambda client: client.snapshot_cut(paths, name),
+            lambda: self.model.snapshot(paths, name, cut=True),
+            who=who,
+        )
+
+    @rule(who=WHO, kept=KEPT)
+    def rollback(self, who: int, kept: tuple[str, str]) -> None:
+        self.both(
+            lambda client: client.rollback(*kept), lambda: self.model.rollback(*kept), who=who
+        )
+
+    @precondition(lambda self: self.model.kept)
+    @rule(who=WHO, data=st.data())
+    def rollback_to_what_is_there(self, who: int, data: st.DataObject) -> None:
+        self.rollback(who, data.draw(st.sampled_from([*self.model.kept])))
+
+    @rule(who=WHO, name=KEPT_NAMES)
+    def rollback_cut(self, who: int, name: str) -> None:
+        self.both(
+            lambda client: client.rollback_cut(name),
+            lambda: self.model.rollback_cut(name),
+            who=who,
+        )
+
+    @rule(who=WHO, source=ANY_PATH, to=ANY_PATH)
+    def clone(self, who: int, source: str, to: str) -> None:
+        self.both(
+            lambda client: client.clone(source, to),
+            lambda: self.model.clone(source, to),
+            who=who,
+        )
+
+    @precondition(lambda self: self.model.kept)
+    @rule(who=WHO, data=st.data(), to=PATHS)
+    def clone_from_a_snapshot(self, who: int, data: st.DataObject, to: str) -> None:
+        self.clone(who, self.some_kept_path(data), to)
+
+    @rule(who=WHO, kept=KEPT, new=KEPT_NAMES)
+    def rename_snapshot(self, who: int, kept: tuple[str, str], new: str) -> None:
+        self.both(
+            lambda client: client.rename_snapshot(*kept, new),
+            lambda: self.model.rename_snapshot(*kept, new),
+            who=who,
+        )
+
+    @precondition(lambda self: self.model.kept)
+    @rule(who=WHO, data=st.data(), more=st.lists(KEPT_NAMES, max_size=1))
+    def delete_snapshots(self, who: int, data: st.DataObject, more: list[str]) -> None:
+        path, name = data.draw(st.sampled_from([*self.model.kept]))
+        self.both(
+            lambda client: client.delete_snapshots(path, name, *more),
+            lambda: self.model.delete_snapshots(path, [name, *more]),
+            who=who,
+        )
+
+    @precondition(lambda self: self.model.kept)
+    @rule(who=WHO, data=st.data())
+    def read_what_a_snapshot_has(self, who: int, data: st.DataObject) -> None:
+        path = self.some_kept_path(data)
+        self.read(who, path)
+        self.list_entries(who, path)
+
+    @rule(who=WHO, path=ANY_PATH)
+    def list_snapshots(self, who: int, path: str) -> None:
+        self.list_entries(who, path.rstrip("/") + "/.snapshot")
+
+    @precondition(lambda self: self.model.kept)
+    @rule(who=WHO, data=st.data(), content=DATA)
+    def write_below_a_snapshot(self, who: int, data: st.DataObject, content: bytes) -> None:
+        self.write(who, self.some_kept_path(data), content, overwrite=True)
+
+    @rule(who=WHO, kept=KEPT, other=st.one_of(KEPT_NAMES, st.just("")))
+    def diff(self, who: int, kept: tuple[str, str], other: str) -> None:
+        self.both(
+            lambda client: _diff(client, *kept, other),
+            lambda: self.model.diff(*kept, other),
+            who=who,
+        )
+
+    @precondition(lambda self: self.model.kept)
+    @rule(who=WHO, data=st.data())
+    def diff_of_what_is_there(self, who: int, data: st.DataObject) -> None:
+        path, name = data.draw(st.sampled_from([*self.model.kept]))
+        others = [other for at, other in self.model.kept if at == path]
+        self.diff(who, (path, name), data.draw(st.sampled_from(["", *others])))
+
+    @rule(who=WHO, path=ANY_PATH)
+    def own_bytes(self, who: int, path: str) -> None:
+        self.both(
+            lambda client: client.own_bytes(path), lambda: self.model.own_bytes(path), who=who
+        )
+
+    def directories(self) -> list[str]:
+        return [path for path, data in self.model.nodes.items() if data is None]
+
+    def some_kept_path(self, data: st.DataObject) -> str:
+        kept = data.draw(st.sampled_from([*self.model.kept.values()]))
+        return data.draw(st.sampled_from([*kept]))
 
     # The cluster.
 
@@ -371,10 +370,13 @@ class StoreMachine(RuleBasedStateMachine):
         node = leader(self.cluster)
         for _ in range(2):  # before and after everything has been packed and freed
             client = self.stack.enter_context(self.cluster.connect())
-            for path, data in self.model.nodes.items():
-                assert _list(client, path) == self.model.entries(path)
-                if data is not None:
-                    assert client.read(path) == data, path
+            for nodes in (self.model.nodes, *self.model.kept.values()):
+                for path, data in nodes.items():
+                    assert _list(client, path) == self.model.entries(path)
+                    if data is not None:
+                        assert client.read(path) == data, path
+            found = [(one.path, one.name, one.cut) for one in client.snapshots()]
+            assert found == self.model.snapshots()
             on_loop(self.cluster, lambda: check_ledger(node))
             for work in (node.leading.janitor.demote, node.leading.janitor.repack):
                 self.cluster.run(work())
@@ -386,6 +388,13 @@ class StoreMachine(RuleBasedStateMachine):
     def all_is_reaped(self) -> bool:
         self.cluster.run(leader(self.cluster).leading.janitor.reap())
         return not leader(self.cluster).replica.state.ledger.freed_ms
+
+
+def _diff(client: Client, path: str, a: str, b: str) -> list[Changed]:
+    return [
+        (one.kind, one.path, one.directory, one.bytes_before, one.bytes_after)
+        for one in client.diff(path, a, b)
+    ]
 
 
 def _list(client: Client, path: str) -> list[tuple[str, bool, int]]:

@@ -18,19 +18,26 @@ linearizability asks for, so no search for one is needed. Unanswered commands ma
 stand anywhere or nowhere. As every voter ends with all of the order (`finish`), no
 acknowledged command is lost, and by 2 none ran twice.
 
+Sharing. Where the state shares what snapshots and clones have in common, the model copies; at
+the end every path is compared (`_compare`), all references are counted again, and all voters
+weigh the same and share the same (`finish`, `restored`).
+
 Time. Neither clock of the log goes back; no more time elapses in it than in truth
 (`elapsed`), and its wall time is never ahead while at most one voter's clock is wrong
 (`applied`). `schedule.churn` sees to it that time elapses at all.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from diskless.namespace import btree
 from diskless.namespace import commands as c
 from diskless.namespace.state import NamespaceState
+from diskless.namespace.tree import Directory, File
 from diskless.namespace.views import PathStatus
 from tests.sim.dump import dump
-from tests.sim.model import Model, Position, answer_of
+from tests.sim.model import SNAPSHOTS, Model, Node, Position, answer_of
+from tests.unit.test_namespace_world import check_counts
 
 Clocks = tuple[int, int]
 """Wall and elapsed time of an entry."""
@@ -38,6 +45,9 @@ Clocks = tuple[int, int]
 WALL_SLACK_MS = 500
 ELAPSED_SLACK_MS = 50
 """Clocks drift by 2 %, and right ones are a little apart."""
+ENTRIES_MAX = 1000
+SWEEP_AT_ONCE = 2
+"""So little that there is nearly always something left to sweep."""
 
 
 class Violation(AssertionError):
@@ -51,7 +61,11 @@ def mutations_of(command: c.Command) -> list[tuple[int, int]]:
             return [(put.session, put.sequence) for put in puts]
         case c.Mkdirs() | c.Rename() | c.Delete():
             return [(command.session, command.sequence)]
-    return []
+    return [(command.session, command.sequence)] if isinstance(command, c.Past) else []
+
+
+def new_state() -> NamespaceState:
+    return NamespaceState(sweep_at_once=SWEEP_AT_ONCE)
 
 
 class Checker:
@@ -122,10 +136,11 @@ class Checker:
             raise Violation(f"voter {slot} got a snapshot of op {op} that is another state")
 
     def replay(self, op: int) -> NamespaceState:
-        state = NamespaceState()
-        for row in self.order[:op]:
+        state = new_state()
+        for number, row in enumerate(self.order[:op], 1):
             for (time_ms, elapsed_ms), command, _ in row:
-                state.apply(self.decode(command), now_ms=time_ms, elapsed_ms=elapsed_ms)
+                decoded = self.decode(command)
+                state.apply(decoded, now_ms=time_ms, elapsed_ms=elapsed_ms, op=number)
         return state
 
     def answered(self, view: int, voter: int, op: int) -> None:
@@ -183,9 +198,41 @@ class Checker:
     # -- the end -----------------------------------------------------------------
 
     def finish(self, states: dict[int, tuple[int, NamespaceState]]) -> None:
-        expected = dump(self.replay(len(self.order)))
+        replayed = self.replay(len(self.order))
+        expected = dump(replayed)
+        self._compare(replayed)
         for slot, (op, state) in states.items():
             if op != len(self.order):
                 raise Violation(f"voter {slot} ended at op {op} of {len(self.order)}")
+            if state.bytes_used != replayed.bytes_used:
+                raise Violation(f"voter {slot} weighs {state.bytes_used}, {replayed.bytes_used}")
             if dump(state) != expected:
                 raise Violation(f"voter {slot} ended with another state at op {op}")
+
+    def _compare(self, state: NamespaceState) -> None:
+        """Every path there is, those below snapshots too, with the model's; and what is counted
+        with what there is."""
+        found = dict(shown(state.tree.root, ""))
+        for kept in state.history.by_id.values():
+            top = f"{kept.path.rstrip('/')}{SNAPSHOTS}{kept.name}"
+            found |= {top: "dir", **dict(shown(kept.root, top))}
+        expected = {path: node for path, node in self.model.nodes.items() if path}
+        for (path, name), one in self.model.kept.items():
+            top = path + SNAPSHOTS + name
+            expected |= {top + below: node for below, node in one.nodes.items()}
+        if found != expected:
+            other = sorted(set(found.items()) ^ set(expected.items()), key=str)
+            raise Violation(f"the state and the model end with other paths: {other}")
+        check_counts(state)
+
+
+def shown(directory: Directory, top: str) -> Iterator[tuple[str, Node]]:
+    """All below a directory, as the model has it."""
+    entries, _ = btree.page(directory.node, after="", limit=ENTRIES_MAX)
+    for name, node in entries:
+        path = f"{top}/{name}"
+        if isinstance(node, File):
+            yield path, (node.record.id, node.record.checksum, node.record.mtime_ms)
+        else:
+            yield path, "dir"
+            yield from shown(node, path)

@@ -1,4 +1,4 @@
-"""Clients: sessions, puts, renames, deletes, directories and stats, with retries.
+"""Clients: sessions, puts, renames, deletes, directories, snapshots and stats, with retries.
 
 Each has one operation under way. It asks a voter, follows hints to the leader, and
 repeats with the same sequence number through another voter when nothing comes back.
@@ -18,6 +18,40 @@ from tests.sim.world import Machine, World
 
 OPERATIONS_AFTER = 3
 PATHS = ("/a", "/b", "/d", "/d/x", "/d/y", "/e/z")
+DIRECTORIES = ("/d", "/d", "/e", "/")
+NAMES = ("s", "t", "before-s")
+PAST = (
+    "/d/.snapshot/s",
+    "/d/.snapshot/s/x",
+    "/d/.snapshot/t/y",
+    "/d/.snapshot/before-s/x",
+    "/e/.snapshot/s/z",
+    "/.snapshot/s/a",
+    "/.snapshot/s/d/x",
+    "/.snapshot/before-s/d",
+)
+PAST_SHARE = 0.3
+SWEEP_ENTRIES_MAX = 4
+
+
+def some_path(random: Random) -> str:
+    return random.choice(PAST if random.random() < PAST_SHARE else PATHS)
+
+
+def past_command(random: Random, session: int, sequence: int) -> c.Command:
+    """A snapshot is made as often as one goes, so that there are always a few."""
+    luck, path, name = random.random(), random.choice(DIRECTORIES), random.choice(NAMES)
+    if luck < 0.3:
+        return c.CreateSnapshot(session, sequence, (path,), name)
+    if luck < 0.4:
+        return c.CreateSnapshot(session, sequence, ("/d", "/e"), name, cut=True)
+    if luck < 0.6:
+        return c.Clone(session, sequence, some_path(random), random.choice(PATHS))
+    if luck < 0.8:
+        return c.Rollback(session, sequence, path, name, cut=luck < 0.64)
+    if luck < 0.9:
+        return c.RenameSnapshot(session, sequence, path, name, random.choice(NAMES))
+    return c.DeleteSnapshots(session, sequence, path, (name,))
 
 
 def stat(path: str) -> Callable[[Machine], PathStatus | None]:
@@ -45,7 +79,7 @@ class Prober:
         for node, replica in world.live():
             if replica.leads:
                 world.checker.elapsed(replica.elapsed_ms(node.clock(world.now)))
-                path, began = self.random.choice(PATHS), world.checker.began()
+                path, began = some_path(self.random), world.checker.began()
                 world.query(node, stat(path), partial(self._answered, path, began))
         world.at(self.random.uniform(5, 25), self.probe)
 
@@ -93,7 +127,7 @@ class Client:
             self.command = c.OpenSession()
         elif self.random.random() < 0.3:
             self.command = None
-            self.path = self.random.choice(PATHS)
+            self.path = some_path(self.random)
         else:
             self.sequence += 1
             self.command = self._mutation(self.session, self.sequence)
@@ -103,7 +137,11 @@ class Client:
 
     def _mutation(self, session: int, sequence: int) -> c.Command:
         random = self.random
+        if random.random() < PAST_SHARE:
+            return past_command(random, session, sequence)
         luck, path = random.random(), random.choice(PATHS)
+        if luck < 0.02:
+            return c.Sweep(random.randint(1, SWEEP_ENTRIES_MAX))
         if luck < 0.6:
             checksum = self.number * 10_000 + sequence
             file = c.NewFile(path, 1, checksum, b"x")
@@ -111,7 +149,7 @@ class Client:
         if luck < 0.75:
             return c.Rename(session, sequence, path, random.choice(PATHS), luck < 0.7)
         if luck < 0.9:
-            return c.Delete(session, sequence, path, luck < 0.8)
+            return c.Delete(session, sequence, path, luck < 0.85, snapshots=luck < 0.8)
         return c.Mkdirs(session, sequence, path)
 
     # -- tries -------------------------------------------------------------------

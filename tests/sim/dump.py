@@ -1,4 +1,8 @@
-"""A canonical picture of any object: equal pictures mean equal states, order included."""
+"""A canonical picture of any object: equal pictures mean equal states, order included.
+
+What several point to is shown where it is met first, and by its number elsewhere: a state that
+shares something and one that has it twice look different.
+"""
 
 from array import array
 from collections.abc import Iterable, Mapping
@@ -6,31 +10,46 @@ from typing import Any
 
 import msgspec
 
-from diskless.namespace.btree import Leaf
+from diskless.namespace.btree import Inner, Leaf
+from diskless.namespace.tree import Directory, File
 
 DERIVED = {"health", "partly_dead", "number", "group", "bucket", "_last_number",
            "_by_path", "_cuts"}  # fmt: skip
 """What follows from the rest, in an order that depends on how it came about."""
+COUNTED = (File, Directory, Leaf, Inner)
+
+_Known = dict[int, int]
+"""Identities of what has been shown, and their numbers."""
 
 
 def dump(thing: Any) -> Any:
+    return _dump(thing, {})
+
+
+def _dump(thing: Any, known: _Known) -> Any:
     if isinstance(thing, int | str | bytes | bool | None):
         return thing
+    if isinstance(thing, COUNTED):
+        number = known.get(id(thing))
+        if number is not None:
+            return "again", number
+        known[id(thing)] = len(known)
     if isinstance(thing, Leaf):  # whose order means nothing
-        return thing.refs, [(name, dump(node)) for name, node in sorted(thing.entries.items())]
+        entries = sorted(thing.entries.items())
+        return thing.refs, [(name, _dump(node, known)) for name, node in entries]
     if isinstance(thing, msgspec.Struct):
         if type(thing).__struct_config__.frozen:
             return thing
-        return _parts(thing, type(thing).__struct_fields__)
+        return _parts(thing, type(thing).__struct_fields__, known)
     if isinstance(thing, Mapping):
-        return [(dump(key), dump(value)) for key, value in thing.items()]
+        return [(_dump(key, known), _dump(value, known)) for key, value in thing.items()]
     if isinstance(thing, list | tuple | array):
-        return [dump(item) for item in thing]
+        return [_dump(item, known) for item in thing]
     if isinstance(thing, set):
         return sorted(thing)
-    return _parts(thing, getattr(type(thing), "__slots__", None) or vars(thing))
+    return _parts(thing, getattr(type(thing), "__slots__", None) or vars(thing), known)
 
 
-def _parts(thing: Any, names: Iterable[str]) -> list[Any]:
+def _parts(thing: Any, names: Iterable[str], known: _Known) -> list[Any]:
     shown = sorted(set(names) - DERIVED)
-    return [type(thing).__name__, *((name, dump(getattr(thing, name))) for name in shown)]
+    return [type(thing).__name__, *((name, _dump(getattr(thing, name), known)) for name in shown)]

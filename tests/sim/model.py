@@ -2,10 +2,12 @@
 
 It executes the committed commands one by one and remembers every path's history, so
 that a read of any past moment can be checked. Written from the documented meaning of
-the commands, with a flat dict of paths: it shares no code with the state.
+the commands, with a flat dict of paths: it shares no code with the state. A snapshot is a copy
+of all that is below its directory, and a clone another one.
 """
 
 from bisect import bisect_right
+from dataclasses import dataclass
 
 from diskless.namespace import commands as c
 
@@ -16,8 +18,25 @@ Node = File | str | None  # "dir", or None if there is nothing
 Answer = tuple[str | int | bool, ...]
 
 
+SNAPSHOTS = "/.snapshot/"
+
+
 def above(path: str) -> str:
     return path.rsplit("/", 1)[0]
+
+
+def is_within(path: str, other: str) -> bool:
+    return path == other or path.startswith(other + "/")
+
+
+@dataclass
+class Kept:
+    """A snapshot: what it has by path, below the directory that it is of."""
+
+    number: int
+    nodes: dict[str, Node]
+    cut: str
+    cut_size: int
 
 
 class Model:
@@ -25,7 +44,9 @@ class Model:
         self.nodes: dict[str, Node] = {"": "dir"}
         self.history: dict[str, list[tuple[Position, Node]]] = {}
         self.sessions: dict[int, dict[int, tuple[Answer, Position]]] = {}
+        self.kept: dict[tuple[str, str], Kept] = {}  # by directory and name, the oldest first
         self.last_file = 0
+        self.last_kept = 0
         self.clock_ms = 0
         self.at: Position = (0, 0)
 
@@ -36,6 +57,9 @@ class Model:
             del self.nodes[path]
         else:
             self.nodes[path] = node
+        self._note(path, node)
+
+    def _note(self, path: str, node: Node) -> None:
         self.history.setdefault(path, []).append((self.at, node))
 
     def read(self, path: str, at: Position) -> Node:
@@ -55,8 +79,12 @@ class Model:
                 return (("done", number, True),)
             case c.Commit(puts=puts):
                 return tuple(self._once(put.session, put.sequence, put) for put in puts)
+            case c.Sweep():
+                return (("done", 0, True),)
             case c.Mkdirs() | c.Rename() | c.Delete():
                 return (self._once(command.session, command.sequence, command),)
+        if isinstance(command, c.Past):
+            return (self._once(command.session, command.sequence, command),)
         raise AssertionError(f"no client of the simulator sends {command}")
 
     def _once(self, session: int, sequence: int, command: c.Put | c.Command) -> Answer:
@@ -73,8 +101,18 @@ class Model:
                 return self._mkdirs(path)
             case c.Rename(source=source, target=target, overwrite=overwrite):
                 return self._rename(source, target, overwrite)
-            case c.Delete(path=path, recursive=recursive):
-                return self._delete(path, recursive)
+            case c.Delete(path=path, recursive=recursive, snapshots=snapshots):
+                return self._delete(path, recursive, snapshots)
+            case c.CreateSnapshot(paths=paths, name=name, cut=cut):
+                return self._create([path.rstrip("/") for path in paths], name, cut)
+            case c.RenameSnapshot(path=path, old=old, new=new):
+                return self._rename_kept(path.rstrip("/"), old, new)
+            case c.DeleteSnapshots(path=path, names=names):
+                return self._delete_kept([(path.rstrip("/"), name) for name in names])
+            case c.Clone(source=source, target=target):
+                return self._clone(source, target)
+            case c.Rollback(path=path, name=name, cut=cut):
+                return self._rollback(path.rstrip("/"), name, cut)
         raise AssertionError(command)
 
     def _put(self, path: str, checksum: int, overwrite: bool) -> Answer:
@@ -103,15 +141,14 @@ class Model:
         node = self.nodes.get(source)
         if node is None:
             return "refused", "NotFound"
+        if any(self.nodes.get(at) == "dir" and self._kept_within(at) for at in (source, target)):
+            return "refused", "HasSnapshots"
         if source == target:
             return ("done", 0, True) if overwrite else ("refused", "AlreadyExists")
         if target.startswith(source + "/"):
             return "refused", "BadRequest"
-        parent = self.nodes.get(above(target))
-        if parent is None:
-            return "refused", "NotFound"
-        if parent != "dir":
-            return "refused", "PathIsFile"
+        if error := self._error_of_place(target):
+            return error
         old = self.nodes.get(target)
         if old is not None:
             if not overwrite:
@@ -122,22 +159,143 @@ class Model:
                 return "refused", "PathIsDirectory"
             if old == "dir" and self._below(target):
                 return "refused", "DirectoryNotEmpty"
-        moved = [(path, self.nodes[path]) for path in [source, *self._below(source)]]
-        for path, _ in moved:
-            self.set(path, None)
-        for path, below in moved:
-            self.set(target + path[len(source) :], below)
+        moved = self._take(source)
+        self._plant(target, moved)
         return "done", 0, True
 
-    def _delete(self, path: str, recursive: bool) -> Answer:
-        if path not in self.nodes:
-            return "done", 0, False
-        below = self._below(path)
-        if below and not recursive:
+    def _delete(self, path: str, recursive: bool, snapshots: bool) -> Answer:
+        kept = self._kept_within(path)
+        if kept and not snapshots and self.nodes.get(path) == "dir":
+            return "refused", "HasSnapshots"
+        if self._below(path) and not recursive:
             return "refused", "DirectoryNotEmpty"
-        for gone in [path, *below]:
-            self.set(gone, None)
+        gone = self._take(path)
+        if snapshots:
+            self._forget(kept)
+        return "done", 0, bool(gone) or (snapshots and bool(kept))
+
+    # -- the past ----------------------------------------------------------------
+
+    def _create(self, paths: list[str], name: str, cut: bool) -> Answer:
+        if any(is_within(a, b) for a in paths for b in paths if a is not b):
+            return "refused", "BadRequest"
+        for path in paths:
+            if self.nodes.get(path) != "dir":
+                return "refused", "PathIsFile" if path in self.nodes else "NotFound"
+        if any((path, name) in self.kept for path in paths) or (cut and self._cut(name)):
+            return "refused", "AlreadyExists"
+        first = self.last_kept + 1
+        for path in paths:
+            self._keep(path, name, self._copy(path), name if cut else "", len(paths))
+        return "done", first, True
+
+    def _rename_kept(self, path: str, old: str, new: str) -> Answer:
+        kept = self.kept.get((path, old))
+        if kept is None:
+            return "refused", "NotFound"
+        if new != old:
+            if (path, new) in self.kept:
+                return "refused", "AlreadyExists"
+            self._show(path, old, dict.fromkeys(kept.nodes))
+            self._show(path, new, kept.nodes)
+            self.kept = {
+                (path, new) if key == (path, old) else key: one for key, one in self.kept.items()
+            }
+        return "done", kept.number, new != old
+
+    def _delete_kept(self, keys: list[tuple[str, str]]) -> Answer:
+        if any(key not in self.kept for key in keys):
+            return "refused", "NotFound"
+        self._forget(keys)
+        return "done", len(keys), bool(keys)
+
+    def _clone(self, source: str, target: str) -> Answer:
+        copy = self._copy(source)
+        if not copy:
+            return "refused", "NotFound"
+        if is_within(target, source.rstrip("/")):
+            return "refused", "BadRequest"
+        if error := self._error_of_place(target):
+            return error
+        if target in self.nodes:
+            return "refused", "AlreadyExists"
+        self._plant(target, copy)
         return "done", 0, True
+
+    def _rollback(self, path: str, name: str, cut: bool) -> Answer:
+        keys = self._cut(name) if cut else [(path, name)]
+        found = [self.kept[key] for key in keys if key in self.kept]
+        if not found or (cut and len(found) < found[0].cut_size):
+            return "refused", "NotFound"
+        places = [at for at, _ in keys]
+        for place in places:
+            node = self.nodes.get(place)
+            if isinstance(node, tuple):
+                return "refused", "PathIsFile"
+            if node is None and (error := self._error_of_place(place)):
+                return error
+        before = self._free_name(f"before-{name}", places, cut)
+        first, there = self.last_kept + 1, sum(place in self.nodes for place in places)
+        for place, kept in zip(places, found, strict=True):
+            old = self._take(place)
+            self._plant(place, kept.nodes)
+            if old:
+                self._keep(place, before, old, before if cut else "", there)
+        return "done", first if there else 0, True
+
+    def _free_name(self, base: str, places: list[str], cut: bool) -> str:
+        name, number = base, 1
+        while any((place, name) in self.kept for place in places) or (cut and self._cut(name)):
+            number += 1
+            name = f"{base}-{number}"
+        return name
+
+    def _keep(self, path: str, name: str, nodes: dict[str, Node], cut: str, size: int) -> None:
+        self.last_kept += 1
+        self.kept[path, name] = Kept(self.last_kept, nodes, cut, size if cut else 0)
+        self._show(path, name, nodes)
+
+    def _forget(self, keys: list[tuple[str, str]]) -> None:
+        for path, name in keys:
+            self._show(path, name, dict.fromkeys(self.kept.pop((path, name)).nodes))
+
+    def _show(self, path: str, name: str, nodes: dict[str, Node]) -> None:
+        for below, node in nodes.items():
+            self._note(path + SNAPSHOTS + name + below, node)
+
+    def _cut(self, name: str) -> list[tuple[str, str]]:
+        return [key for key, kept in self.kept.items() if kept.cut == name]
+
+    def _kept_within(self, path: str) -> list[tuple[str, str]]:
+        return [key for key in self.kept if is_within(key[0], path)]
+
+    # -- parts of commands -------------------------------------------------------
+
+    def _copy(self, path: str) -> dict[str, Node]:
+        """All that is at a path, which may lead to a snapshot, and below it."""
+        directory, mark, rest = path.partition(SNAPSHOTS)
+        nodes = self.nodes
+        if mark:
+            name, slash, rest = rest.partition("/")
+            kept = self.kept.get((directory, name))
+            nodes, path = (kept.nodes if kept else {}), slash + rest
+        return {at[len(path) :]: node for at, node in nodes.items() if is_within(at, path)}
+
+    def _take(self, path: str) -> dict[str, Node]:
+        nodes = self._copy(path)
+        for below in nodes:
+            self.set(path + below, None)
+        return nodes
+
+    def _plant(self, path: str, nodes: dict[str, Node]) -> None:
+        for below, node in nodes.items():
+            self.set(path + below, node)
+
+    def _error_of_place(self, path: str) -> Answer | None:
+        parent = self.nodes.get(above(path))
+        if parent is None:
+            return "refused", "NotFound"
+        return ("refused", "PathIsFile") if parent != "dir" else None
 
     def _below(self, path: str) -> list[str]:
         return [other for other in self.nodes if other.startswith(path + "/")]

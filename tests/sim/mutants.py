@@ -3,11 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-from diskless.namespace.replication import Effect, Replica, Status
+from diskless.namespace import btree, forest, past
+from diskless.namespace.doomed import Doomed
+from diskless.namespace.replication import Effect, Replica, Status, machine
 from diskless.namespace.replication import messages as m
 from diskless.namespace.replication.core import NO_LIFE
 from diskless.namespace.replication.pace import BETTER_BEATS
 from diskless.namespace.replication.staging import NEVER, Catchup, Purpose
+from tests.sim import sharing
+from tests.sim.sharing import Part
 
 
 class NoCrashVector(Replica):
@@ -266,9 +270,14 @@ class Mutant:
     seeds: range
     story: str | None = None
     ignore_sessions: bool = False
+    part: Part | None = None
+    """Of the namespace, if that is what is broken."""
     says: str = ""
     """What the violation must be, where there are several kinds: a pattern."""
 
+
+ANOTHER_STATE = "that is another state"
+OTHER_ANSWER = r"read of .*, not |op \d+\.\d+ .*, not |end with other paths"
 
 MUTANTS = {
     "no-crash-vector": Mutant(NoCrashVector, range(200), "amnesia"),
@@ -299,5 +308,36 @@ MUTANTS = {
     "at-first-sight": Mutant(AtFirstSight, range(20), "slow leader"),
     "no-pause": Mutant(NoPause, range(50), "busy leader"),
     "own-pause": Mutant(OwnPause, range(50), "busy leader"),
-    "no-sessions": Mutant(Replica, range(100), ignore_sessions=True),
+    "no-sessions": Mutant(Replica, range(100), ignore_sessions=True, says=OTHER_ANSWER),
+    "transfer-without-snapshots": Mutant(
+        Replica,
+        range(100),
+        part=Part(machine, "Restorer", sharing.ForgetsSnapshots),
+        says=ANOTHER_STATE,
+    ),
+    "transfer-without-the-swept": Mutant(
+        Replica,
+        range(200),
+        part=Part(machine, "Restorer", sharing.ForgetsTheSwept),
+        says=ANOTHER_STATE,
+    ),
+    "shared-twice": Mutant(
+        Replica, range(100), part=Part(forest, "Feller", sharing.SendsTwice), says=ANOTHER_STATE
+    ),
+    "one-reference": Mutant(
+        Replica, range(100), part=Part(forest, "Planter", sharing.OneReference), says=ANOTHER_STATE
+    ),
+    "write-in-place": Mutant(
+        Replica, range(50), part=Part(btree, "copy", sharing.write_in_place), says=OTHER_ANSWER
+    ),
+    "copy-uncounted": Mutant(Replica, range(50), part=Part(btree, "copy", sharing.copy_uncounted)),
+    "snapshot-uncounted": Mutant(
+        Replica, range(50), part=Part(past, "create", sharing.create_uncounted), says=OTHER_ANSWER
+    ),
+    "clone-uncounted": Mutant(
+        Replica, range(50), part=Part(past, "clone", sharing.clone_uncounted), says=OTHER_ANSWER
+    ),
+    "sweep-of-the-shared": Mutant(
+        Replica, range(50), part=Part(Doomed, "add", sharing.own_and_forget), says=OTHER_ANSWER
+    ),
 }

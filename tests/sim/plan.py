@@ -35,6 +35,8 @@ class Plan:
     """Slots whose wall clocks are wrong now and then, by up to a day."""
     churn: bool
     """Whether leaders come and go at the end, while nothing else happens."""
+    small_nodes: bool
+    """Whether directories of a few names are trees of several nodes."""
     ignore_sessions: bool = False
 
     @property
@@ -121,6 +123,7 @@ def make_plan(random: Random, story: str | None = None) -> Plan:
         story=story,
         liars=tuple(liars),
         churn=random.random() < 0.2,
+        small_nodes=random.random() < 0.5,
     )
     if story in UNDISTURBED:
         plan.drop = plan.late = plan.twice = plan.pause_in_read = 0

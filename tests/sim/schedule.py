@@ -8,7 +8,8 @@ from tests.sim.checker import WALL_SLACK_MS, Checker, Violation
 from tests.sim.clients import Client, Prober
 from tests.sim.mutants import MUTANTS
 from tests.sim.nemesis import Nemesis
-from tests.sim.plan import make_plan
+from tests.sim.plan import Plan, make_plan
+from tests.sim.sharing import replaced, small_nodes
 from tests.sim.world import WALL_MS, Machine, World
 
 HEAL_MS_MAX = 20_000
@@ -40,6 +41,14 @@ def run_schedule(
 ) -> Outcome:
     random = Random(seed)
     plan = make_plan(random, story)
+    parts = small_nodes() if plan.small_nodes else []
+    if mutant is not None and (part := MUTANTS[mutant].part) is not None:
+        parts.append(part)
+    with replaced(parts):
+        return _run(seed, random, plan, mutant, trace=trace)
+
+
+def _run(seed: int, random: Random, plan: Plan, mutant: str | None, *, trace: bool) -> Outcome:
     checker = Checker(wall_ms=WALL_MS, liars=len(plan.liars))
     replica: type[Replica] = Replica
     if mutant is not None:

@@ -28,7 +28,8 @@ from diskless.namespace.replication import (
 )
 from diskless.namespace.replication import messages as m
 from diskless.namespace.replication.core import OPERATIONAL
-from tests.sim.checker import Checker, mutations_of
+from diskless.namespace.sessions import _NOT_RUN
+from tests.sim.checker import Checker, mutations_of, new_state
 from tests.sim.plan import Plan
 
 CLUSTER = "c"
@@ -46,6 +47,7 @@ class Machine(NamespaceMachine):
 
     def __init__(self, slot: int, checker: Checker, ignore_sessions: bool = False) -> None:
         super().__init__()
+        self.state = new_state()
         self._slot = slot
         self._checker = checker
         self._at = (0, 0)
@@ -57,11 +59,19 @@ class Machine(NamespaceMachine):
         decoded = self._checker.decode(command)
         if self._ignore_sessions:
             for session, sequence in mutations_of(decoded):
-                if session in self.state.sessions._sessions:
-                    self.state.sessions._sessions[session].answers.pop(sequence, None)
-        results = self.state.apply(decoded, now_ms=time_ms, elapsed_ms=elapsed_ms)
+                self._forget_answer(session, sequence)
+        results = self.state.apply(decoded, now_ms=time_ms, elapsed_ms=elapsed_ms, op=op)
         self._checker.applied(self._slot, op, index, (time_ms, elapsed_ms), command, results)
         return results
+
+    def _forget_answer(self, session: int, sequence: int) -> None:
+        known = self.state.sessions._sessions[session]
+        if known.get(sequence) is not None:
+            weight = known.bytes_used
+            known._row[2 * (sequence - known._first)] = _NOT_RUN
+            if known.refusals:
+                known.refusals.pop(sequence, None)
+            self.state.sessions.bytes_used += known.bytes_used - weight
 
 
 class Node:

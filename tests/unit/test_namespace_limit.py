@@ -9,7 +9,8 @@ from diskless.model import Extent, Place
 from diskless.namespace import commands as c
 from diskless.namespace import snapshot as s
 from diskless.namespace import weights
-from diskless.namespace.state import NamespaceState
+from diskless.namespace.sessions import ANSWERS_PER_SESSION
+from diskless.namespace.state import SURE_PUT_BYTES, NamespaceState
 from tests.unit.test_namespace_world import World, agent_up, dump, file_in, inline_file
 
 
@@ -177,3 +178,21 @@ def test_a_replica_that_adds_up_the_sum_each_time_refuses_the_same(size: int, ev
             break
     assert refused or size == 0
     assert dump(other.state) == dump(world.state)
+
+
+def test_answers_to_puts_of_nothing_take_room_that_no_put_is_sure_of() -> None:
+    world, other = World(), World()
+    for one in (world, other):
+        sessions = [one.do(c.OpenSession()).number for _ in range(40)]
+        one.do(c.Limit(one.state.bytes_used + 3 * SURE_PUT_BYTES // 2))
+    commands = [world.commit_of(inline_file("/x"))]
+    commands += [
+        c.Commit((), (c.Put(session, sequence, False, ()),))
+        for session in sessions
+        for sequence in (1, ANSWERS_PER_SESSION)
+    ]
+    for command in (*commands, world.commit_of(inline_file("/y"))):
+        found = world.apply(command)
+        other.state._sure_puts = 0
+        assert other.apply(command) == found
+    assert isinstance(found[0], c.Refused)

@@ -316,6 +316,10 @@ REFUSED: dict[str, tuple[Callable[[World], c.Command], type[DisklessError]]] = {
     "a cut within": (lambda w: w.snapshot_of("/d/sub", "/d", cut=True), BadRequest),
     "a cut within the root": (lambda w: w.snapshot_of("/d/sub", "/", cut=True), BadRequest),
     "a cut of which one is nothing": (lambda w: w.snapshot_of("/d", "/no", cut=True), NotFound),
+    "a cut of too many": (
+        lambda w: w.snapshot_of(*(f"/{n}" for n in range(past.CUT_MAX + 1)), cut=True),
+        BadRequest,
+    ),
     "a cut that exists": (lambda w: w.snapshot_of("/d/empty", name="c", cut=True), AlreadyExists),
     "of a snapshot": (lambda w: w.snapshot_of("/d/.snapshot/s", name="x"), ReadOnly),
     "delete what is not there": (lambda w: w.delete_snapshots_of("/d", "s", "no"), NotFound),
@@ -463,6 +467,32 @@ def test_a_change_of_what_is_shared_is_never_larger_than_what_was_checked_for_it
         before = weight(state)
         world.do(command)
         assert 0 < weight(state) - before <= growth
+
+
+@pytest.mark.parametrize("room", range(0, 24_000, 2000))
+@pytest.mark.parametrize("verb", ["rollback", "rename", "replace"])
+def test_a_leaf_that_is_merged_with_a_shared_one_does_not_exceed_the_limit(
+    world: World, verb: str, room: int
+) -> None:
+    names = [f"/p/{number:03}{'n' * 200}" for number in range(btree.LEAF_MAX + 1)]
+    for name in names:
+        world.mkdirs(name)
+    half = len(names) // 2
+    for name in (*names[btree.LEAF_MIN : half], *names[half + btree.LEAF_MERGED_MAX // 2 :]):
+        world.delete(name)
+    world.mkdirs("/o/x")
+    world.snapshot(names[0], "s")
+    world.snapshot("/", "all")
+    before = weight(world.state)
+    world.do(c.Limit(world.state.bytes_used + room))
+    command = {
+        "rollback": lambda: world.rollback_of(names[0], "s"),
+        "rename": lambda: world.rename_of(names[1], "/o/y"),
+        "replace": lambda: world.rename_of("/o/x", names[1], overwrite=True),
+    }[verb]()
+    (result,) = world.apply(command)
+    assert weight(world.state) - before <= room
+    assert isinstance(result, c.Refused) == (weight(world.state) == before)
 
 
 def test_there_are_only_so_many_snapshots(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

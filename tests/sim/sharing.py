@@ -1,0 +1,111 @@
+"""What directories share, broken on purpose: parts of the namespace, each to be put in the place
+of the right one while a schedule runs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from diskless.namespace import btree, forest, past, snapshot
+from diskless.namespace import commands as c
+from diskless.namespace.btree import Counts, Leaf, Node
+from diskless.namespace.doomed import Doomed
+from diskless.namespace.state import NamespaceState
+from diskless.namespace.tree import Directory
+
+FANOUT = {"LEAF_MAX": 2, "LEAF_MIN": 2, "LEAF_MERGED_MAX": 2,
+          "INNER_MAX": 2, "INNER_MIN": 2, "INNER_MERGED_MAX": 2}  # fmt: skip
+"""So small that a handful of names makes a tree of several levels."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """An attribute of a module or a class, and what it is to be."""
+
+    owner: Any
+    name: str
+    value: Any
+
+
+@contextmanager
+def replaced(parts: list[Part]) -> Iterator[None]:
+    before = [Part(part.owner, part.name, getattr(part.owner, part.name)) for part in parts]
+    try:
+        for part in parts:
+            setattr(part.owner, part.name, part.value)
+        yield
+    finally:
+        for part in before:
+            setattr(part.owner, part.name, part.value)
+
+
+def small_nodes() -> list[Part]:
+    return [Part(btree, name, size) for name, size in FANOUT.items()]
+
+
+class ForgetsSnapshots(snapshot.Restorer):
+    """A voter that gets the state by transfer gets no snapshots."""
+
+    def _kept(self, rows: Any) -> None:
+        pass
+
+
+class ForgetsTheSwept(snapshot.Restorer):
+    """A voter that gets the state by transfer takes what is half swept for gone."""
+
+    def _doomed(self, rows: Any) -> None:
+        pass
+
+
+class SendsTwice(forest.Feller):
+    """What the tree and a snapshot share is sent with each of them."""
+
+    def rows(self, root: forest.Thing) -> Iterator[forest.Row]:
+        self._shared.clear()
+        return super().rows(root)
+
+
+class OneReference(forest.Planter):
+    """What several share comes out of a transfer with one reference."""
+
+    def thing(self, number: int) -> forest.Thing:
+        thing = super().thing(number)
+        thing.refs = 1
+        return thing
+
+
+def write_in_place(node: Node, counts: Counts) -> Node:
+    """In the place of a copy of what is shared: the thing itself."""
+    return node
+
+
+def copy_uncounted(node: Node, counts: Counts) -> Node:
+    """A copy of a node that does not count what it points to once more."""
+    copied = _copy(node, counts)
+    for below in copied.entries.values() if isinstance(copied, Leaf) else copied.children:
+        below.refs -= 1
+    return copied
+
+
+def create_uncounted(state: NamespaceState, command: c.CreateSnapshot) -> c.Done:
+    """A snapshot whose reference to its root is not counted."""
+    done = _create(state, command)
+    for number in range(len(command.paths)):
+        state.history.numbered(done.number + number).root.refs -= 1
+    return done
+
+
+def clone_uncounted(state: NamespaceState, command: c.Clone) -> c.Done:
+    """A clone whose reference is not counted."""
+    done = _clone(state, command)
+    state.tree.get(command.target).refs -= 1
+    return done
+
+
+def own_and_forget(self: Doomed, directory: Directory) -> bool:
+    """A delete that sweeps what others share, too."""
+    directory.refs = 1
+    return _add(self, directory)
+
+
+_copy, _create, _clone, _add = btree.copy, past.create, past.clone, Doomed.add
