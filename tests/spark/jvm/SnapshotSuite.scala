@@ -84,6 +84,17 @@ class SnapshotSuite extends Suite {
     Check.that(env.fs.delete(env.path("d"), true))
   }
 
+  test("a rename to a directory with snapshots moves into it") { env =>
+    env.write(env.path("d/f"), Bytes.random(5))
+    env.write(env.path("g"), Bytes.random(7))
+    env.fs.createSnapshot(env.path("d"), "s")
+    Check.that(env.fs.rename(env.path("g"), env.path("d")))
+    Check.equal(env.names(env.path("d")), Seq("f", "g"))
+    Check.that(!env.fs.rename(env.path("d"), env.path("d")))
+    Check.that(!env.fs.rename(env.path("d"), env.path("d/e")))
+    env.fs.deleteSnapshot(env.path("d"), "s")
+  }
+
   test("the same by FileContext") { env =>
     env.write(env.path("d/f"), Bytes.random(9))
     val made = env.fc.createSnapshot(env.path("d"), "s")
