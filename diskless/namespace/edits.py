@@ -31,18 +31,19 @@ def mkdirs(state: "NamespaceState", command: c.Mkdirs) -> c.Done:
 
 
 def rename(state: "NamespaceState", command: c.Rename) -> c.Done:
+    """What would be refused without snapshots too is refused for the same reason: a client that
+    moves something onto a directory has to hear that it exists."""
     source, target = command.source, command.target
     paths.check_writable(source)
     paths.check_writable(target)
-    node, old = state.tree.find(source), state.tree.find(target)
-    if node is not None:
-        if isinstance(node, Directory):
-            state.history.check_none(source, verb="renamed")
-        if isinstance(old, Directory):
-            state.history.check_none(target, verb="replaced")
-        growth = _growth_of_rename(state, source, target, replaces=old is not None)
-        if growth > 0:
-            state.check_room(growth, target)
+    node, old = state.tree.check_rename(source, target, overwrite=command.overwrite)
+    if isinstance(node, Directory):
+        state.history.check_none(source, verb="renamed")
+    if isinstance(old, Directory):
+        state.history.check_none(target, verb="replaced")
+    growth = _growth_of_rename(state, source, target, replaces=old is not None)
+    if growth > 0:
+        state.check_room(growth, target)
     replaced = state.tree.rename(source, target, overwrite=command.overwrite, now_ms=state.clock_ms)
     state.give_up(replaced)
     return c.Done()

@@ -203,9 +203,10 @@ class Tree:
         self._attach(trail, parts[there], leaf, made, now_ms=now_ms)
         return True
 
-    def rename(self, source: str, target: str, *, overwrite: bool, now_ms: int) -> Node | None:
-        """Moves a file or a directory in one step; returns what it replaced, which is the
-        caller's to give up.
+    def check_rename(
+        self, source: str, target: str, *, overwrite: bool
+    ) -> tuple[Node, Node | None]:
+        """What a rename would move, and what is at its target. Raises what keeps it from that.
 
         The target's parent must exist. With `overwrite`, a file may replace a file
         and a directory an empty directory.
@@ -215,13 +216,21 @@ class Tree:
             raise BadRequest("/ cannot be renamed")
         if target == source:
             if overwrite:
-                return None
+                return node, node
             raise AlreadyExists(f"{target} exists already")
         if target.startswith(source + "/"):
             raise BadRequest(f"{source} cannot be moved below itself, to {target}")
         self.check_parent(target, verb="moved")
         old = self.find(target)
         _check_replace(node, old, target, overwrite)
+        return node, old
+
+    def rename(self, source: str, target: str, *, overwrite: bool, now_ms: int) -> Node | None:
+        """Moves a file or a directory in one step; returns what it replaced, which is the
+        caller's to give up. Raises what `check_rename` does."""
+        node, old = self.check_rename(source, target, overwrite=overwrite)
+        if target == source:
+            return None
         self._take(paths.split(source), now_ms=now_ms)
         if old is not None:
             self._take(paths.split(target), now_ms=now_ms)

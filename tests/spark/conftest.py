@@ -11,10 +11,12 @@ import pytest
 
 import diskless
 import diskless.spark
+from diskless.client import Client
 from diskless.launch.local import LocalCluster
 from diskless.spark.jar import build, jar
 from tests.conftest import StartCluster
 from tests.spark import streams
+from tests.spark.streams import Feed
 from tests.support import check_ledger_of_leader
 
 CASES = Path(__file__).parent / "jvm"
@@ -53,6 +55,24 @@ def spark(cluster: LocalCluster) -> Iterator[Any]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    with cluster.connect() as client:
+        yield client
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Feed:
+    return Feed(tmp_path / "feed")
+
+
+@pytest.fixture
+def path(request: pytest.FixtureRequest) -> str:
+    """For one test alone. Without brackets: Spark takes those of a table's path for a pattern,
+    and its reader of states escapes them twice, whatever the file system."""
+    return f"/{request.path.stem}/{request.node.name}".replace("[", "-").replace("]", "")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Batch jobs on `diskless://`: tables, file sinks, and checkpoints of RDDs and DataFrames."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,7 +12,6 @@ from pyspark.sql import functions as f
 
 from diskless.client import Client
 from diskless.config import MIB
-from diskless.launch.local import LocalCluster
 from tests.conftest import Connect, StartCluster
 from tests.spark import streams
 from tests.spark.streams import Feed, Rows, files_under, rows_of
@@ -21,18 +19,6 @@ from tests.support import BRISK, bytes_used, eventually
 
 AWKWARD = ["plain", "a b", "a/b", "a=b", "50%", "a%2Fb", "ü€😀", "[x]{y}*?", "q'\"\\", "x:y", "#&+"]
 """Values of a partition, which become names of directories."""
-
-
-@pytest.fixture
-def client(cluster: LocalCluster) -> Iterator[Client]:
-    with cluster.connect() as client:
-        yield client
-
-
-@pytest.fixture
-def path(request: pytest.FixtureRequest) -> str:
-    """Without brackets: Spark takes those of a table's path for a pattern."""
-    return f"/batch/{request.node.name}".replace("[", "-").replace("]", "")
 
 
 @pytest.fixture

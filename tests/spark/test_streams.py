@@ -38,23 +38,6 @@ def python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def client(cluster: LocalCluster) -> Iterator[Client]:
-    with cluster.connect() as client:
-        yield client
-
-
-@pytest.fixture
-def feed(tmp_path: Path) -> Feed:
-    return Feed(tmp_path / "feed")
-
-
-@pytest.fixture
-def path(request: pytest.FixtureRequest) -> str:
-    """Without brackets: Spark's reader of states escapes them twice, whatever the file system."""
-    return f"/streams/{request.node.name}".replace("[", "-").replace("]", "")
-
-
-@pytest.fixture
 def checkpoint(path: str) -> str:
     return f"diskless://{path}"
 

@@ -208,10 +208,10 @@ class Naive:
 
     def errors_of_rename(self, source: str, target: str, *, overwrite: bool) -> Errors:
         errors = self._errors_of_rename(source, target, overwrite=overwrite)
-        for path in {source, target} & self.directories if self.has(source) else ():
-            if self.has_snapshots(path):
-                errors.add(HasSnapshots)
-        return errors
+        if errors:
+            return errors
+        kept = any(self.has_snapshots(path) for path in {source, target} & self.directories)
+        return {HasSnapshots} if kept else set()
 
     def _errors_of_rename(self, source: str, target: str, *, overwrite: bool) -> Errors:
         if source in BAD_PATHS or source == "/":

@@ -345,6 +345,10 @@ REFUSED: dict[str, tuple[Callable[[World], c.Command], type[DisklessError]]] = {
     "delete above": (lambda w: w.delete_of("/", recursive=True), HasSnapshots),
     "rename its directory": (lambda w: w.rename_of("/d", "/x"), HasSnapshots),
     "replace its directory": (lambda w: w.rename_of("/g", "/h", overwrite=True), HasSnapshots),
+    "rename above": (lambda w: w.rename_of("/", "/x"), BadRequest),
+    "rename onto its directory": (lambda w: w.rename_of("/f", "/d"), AlreadyExists),
+    "rename its directory onto itself": (lambda w: w.rename_of("/d", "/d"), AlreadyExists),
+    "rename its directory into itself": (lambda w: w.rename_of("/d", "/d/x"), BadRequest),
 }
 
 

@@ -2,6 +2,7 @@ package io.diskless.spark
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileStatus, FileSystem, FSDataInputStream, Path, PathFilter}
+import org.apache.hadoop.hdfs.protocol.SnapshotAccessControlException
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 
 /** Spark's door to checkpoints: a file is one command at its close, with no temporary name.
@@ -70,7 +71,14 @@ private[spark] final class AtomicFiles(path: Path, conf: Configuration)
   override def list(path: Path, filter: PathFilter): Array[FileStatus] =
     files.listStatus(path, filter)
 
-  override def mkdirs(path: Path): Unit = files.mkdirs(path)
+  /** Below `.snapshot` too, what is there need not be made: not every version of Spark knows
+    * that it only reads a state when it asks for the state's directory. */
+  override def mkdirs(path: Path): Unit =
+    try files.mkdirs(path)
+    catch {
+      case refused: SnapshotAccessControlException =>
+        if (!files.exists(path) || files.getFileStatus(path).isFile) throw refused
+    }
 
   override def exists(path: Path): Boolean = files.exists(path)
 
@@ -78,6 +86,7 @@ private[spark] final class AtomicFiles(path: Path, conf: Configuration)
 
   override def isLocal: Boolean = false
 
+  /** Refused below `.snapshot`, even for a directory that is there: who asks means to write. */
   override def createCheckpointDirectory(): Path = {
     val qualified = files.makeQualified(path)
     files.mkdirs(qualified)

@@ -4,6 +4,8 @@ import java.io.{FileNotFoundException, IOException}
 
 import org.apache.hadoop.fs.{CommonPathCapabilities, FileAlreadyExistsException, Path}
 import org.apache.hadoop.hdfs.protocol.SnapshotAccessControlException
+import org.apache.spark.sql.execution.streaming.checkpointing.{
+  CheckpointFileManager, FileContextBasedCheckpointFileManager}
 
 /** Snapshots by Hadoop's own calls, and read by its paths. */
 class SnapshotSuite extends Suite {
@@ -82,6 +84,17 @@ class SnapshotSuite extends Suite {
     Check.that(env.fs.delete(env.path("d"), true))
   }
 
+  test("a rename to a directory with snapshots moves into it") { env =>
+    env.write(env.path("d/f"), Bytes.random(5))
+    env.write(env.path("g"), Bytes.random(7))
+    env.fs.createSnapshot(env.path("d"), "s")
+    Check.that(env.fs.rename(env.path("g"), env.path("d")))
+    Check.equal(env.names(env.path("d")), Seq("f", "g"))
+    Check.that(!env.fs.rename(env.path("d"), env.path("d")))
+    Check.that(!env.fs.rename(env.path("d"), env.path("d/e")))
+    env.fs.deleteSnapshot(env.path("d"), "s")
+  }
+
   test("the same by FileContext") { env =>
     env.write(env.path("d/f"), Bytes.random(9))
     val made = env.fc.createSnapshot(env.path("d"), "s")
@@ -93,6 +106,43 @@ class SnapshotSuite extends Suite {
     Check.that(env.fc.util.exists(env.path("d/.snapshot/t/f")))
     env.fc.deleteSnapshot(env.path("d"), "t")
     Check.that(!env.fc.util.exists(env.path("d/.snapshot/t")))
+  }
+
+  test("checkpoint managers read a snapshot and write nothing to it") { env =>
+    env.write(env.path("d/state/1.delta"), Bytes.random(5))
+    val made = env.fs.createSnapshot(env.path("d"), "s")
+    val state = new Path(made, "state")
+    val managers = Seq[CheckpointFileManager](
+      new DisklessCheckpointFileManager(made, env.conf),
+      new FileContextBasedCheckpointFileManager(made, env.conf))
+    for (manager <- managers) {
+      Check.equal(manager.list(state).map(_.getPath.getName).toSeq, Seq("1.delta"))
+      val in = manager.open(new Path(state, "1.delta"))
+      try Check.equal(in.readAllBytes(), Bytes.random(5))
+      finally in.close()
+      Check.throws[SnapshotAccessControlException](manager.createCheckpointDirectory())
+      Check.throws[SnapshotAccessControlException](manager.mkdirs(new Path(made, "new")))
+      Check.throws[SnapshotAccessControlException](manager.delete(new Path(state, "1.delta")))
+      for (overwrite <- Seq(false, true)) {
+        Check.throws[SnapshotAccessControlException](
+          manager.createAtomic(new Path(state, "2.delta"), overwrite).close())
+      }
+      Check.equal(env.names(state), Seq("1.delta"))
+    }
+    env.fs.deleteSnapshot(env.path("d"), "s")
+  }
+
+  test("a state that Spark only reads may be prepared for writing, as Spark does") { env =>
+    env.write(env.path("d/state/1.delta"), Bytes.random(5))
+    val made = env.fs.createSnapshot(env.path("d"), "s")
+    val manager = new DisklessCheckpointFileManager(made, env.conf)
+    manager.mkdirs(new Path(made, "state"))
+    val out = manager.createAtomic(new Path(made, "state/2.delta"), overwriteIfPossible = true)
+    out.write(Bytes.random(9))
+    out.cancel()
+    Check.throws[SnapshotAccessControlException](manager.mkdirs(new Path(made, "state/1.delta")))
+    Check.equal(env.names(new Path(made, "state")), Seq("1.delta"))
+    env.fs.deleteSnapshot(env.path("d"), "s")
   }
 
   test("it says that it has snapshots") { env =>
