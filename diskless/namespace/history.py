@@ -114,8 +114,10 @@ class History:
             count = sum(1 for _ in self.at_or_below(path))
             named = (f"{one.path.rstrip('/')}/{paths.SNAPSHOTS}/{one.name}"
                      for one in self.at_or_below(path))  # fmt: skip
+            advice = ", or along with it (rm --with-snapshots)" if verb == "deleted" else ""
             raise HasSnapshots(
-                f"{path} cannot be {verb}: it has snapshots at or below it: {_some(named, count)}"
+                f"{path} cannot be {verb}: it has snapshots at or below it: "
+                f"{_some(named, count)}: delete those first{advice}"
             )
 
     def find(self, tree: Tree, path: str) -> Node | None:
