@@ -373,7 +373,9 @@ def test_errors_name_a_few_of_the_snapshots_and_how_many_more(world: World) -> N
     for number in range(5):
         world.snapshot("/d/sub", f"s{number}")
     text = message(world, world.delete_of("/d", recursive=True))
-    assert text.endswith("/d/sub/.snapshot/s0, /d/sub/.snapshot/s1, /d/sub/.snapshot/s2 and 2 more")
+    named = "/d/sub/.snapshot/s0, /d/sub/.snapshot/s1, /d/sub/.snapshot/s2 and 2 more: delete those"
+    assert named in text
+    assert "--with-snapshots" in text
     assert "s0, s1, s2 and 2 more" in message(world, world.rollback_of("/d/sub", "x"))
     assert "it has none" in message(world, world.rollback_of("/d", "x"))
 
