@@ -116,18 +116,19 @@ class Model:
         check_writable(target)
         if source not in self.nodes:
             raise NotFound
+        if source == "/":
+            raise BadRequest
+        if source == target and not overwrite:
+            raise AlreadyExists
+        if target.startswith(source + "/"):
+            raise BadRequest
+        if source != target:
+            self._check_rename(self.nodes[source], target, overwrite=overwrite)
         for path in (source, target):
             if self._is_directory(path) and self._kept_at_or_below(path):
                 raise HasSnapshots
-        if source == "/":
-            raise BadRequest
         if source == target:
-            if not overwrite:
-                raise AlreadyExists
             return
-        if target.startswith(source + "/"):
-            raise BadRequest
-        self._check_rename(self.nodes[source], target, overwrite=overwrite)
         self.nodes.pop(target, None)
         self.nodes |= moved(self._take(source), source, target)
 

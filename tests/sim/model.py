@@ -141,27 +141,36 @@ class Model:
         node = self.nodes.get(source)
         if node is None:
             return "refused", "NotFound"
+        if error := self._error_of_rename(node, source, target, overwrite):
+            return error
         if any(self.nodes.get(at) == "dir" and self._kept_within(at) for at in (source, target)):
             return "refused", "HasSnapshots"
+        if source != target:
+            self._plant(target, self._take(source))
+        return "done", 0, True
+
+    def _error_of_rename(
+        self, node: Node, source: str, target: str, overwrite: bool
+    ) -> Answer | None:
+        """What would be refused without snapshots too."""
         if source == target:
-            return ("done", 0, True) if overwrite else ("refused", "AlreadyExists")
+            return None if overwrite else ("refused", "AlreadyExists")
         if target.startswith(source + "/"):
             return "refused", "BadRequest"
         if error := self._error_of_place(target):
             return error
         old = self.nodes.get(target)
-        if old is not None:
-            if not overwrite:
-                return "refused", "AlreadyExists"
-            if old != "dir" and node == "dir":
-                return "refused", "PathIsFile"
-            if old == "dir" and node != "dir":
-                return "refused", "PathIsDirectory"
-            if old == "dir" and self._below(target):
-                return "refused", "DirectoryNotEmpty"
-        moved = self._take(source)
-        self._plant(target, moved)
-        return "done", 0, True
+        if old is None:
+            return None
+        if not overwrite:
+            return "refused", "AlreadyExists"
+        if old != "dir" and node == "dir":
+            return "refused", "PathIsFile"
+        if old == "dir" and node != "dir":
+            return "refused", "PathIsDirectory"
+        if old == "dir" and self._below(target):
+            return "refused", "DirectoryNotEmpty"
+        return None
 
     def _delete(self, path: str, recursive: bool, snapshots: bool) -> Answer:
         kept = self._kept_within(path)
