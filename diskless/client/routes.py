@@ -2,7 +2,9 @@
 
 Metadata and small files go to the leader, bulk to an agent on this host that is not slow;
 different clients prefer different local agents, each always the same one. An agent that failed
-is passed over for a while, longer each time. No I/O except to see whether a socket file exists.
+is passed over for a while, longer each time, and then asked last for some time more: else the
+silent ones would have their turn again before an operation has asked all others. No I/O except
+to see whether a socket file exists.
 """
 
 import os
@@ -19,6 +21,8 @@ SKIP_S_MAX = 16.0
 """How long an agent that failed is passed over: twice as long each time until it works. A
 frozen agent costs a whole attempt, and an agent behind it may name it as the leader."""
 HINDERED_S = 0.5
+DOUBT = 4
+"""One that failed counts as well again after so many times as long as it is passed over."""
 REFRESH_INTERVAL_S = 0.2
 """Agents may differ for a moment about the roster: ask again no more often than this."""
 
@@ -81,15 +85,16 @@ class Routes:
         )
 
     def pick(self, *, bulk: bool, now: float) -> Peer:
-        """The best agent that did not fail lately, or the one whose failure is oldest."""
+        """The best agent that is not in doubt; else of those that may be asked again, or of all,
+        the one whose failure is oldest."""
         if not bulk and self.leader is not None:
             peer = self._by_slot.get(self.leader)
             if peer is not None and not self._failed_lately(peer, now):
                 return peer
         for peer in self._preferred:
-            if not self._failed_lately(peer, now):
+            if not self._is_doubtful(peer, now):
                 return peer
-        return min(self._preferred, key=lambda peer: self._failed_at.get(address(peer), now))
+        return min(self._preferred, key=lambda peer: self._doubts(peer, now))
 
     def all_failed(self) -> bool:
         """Whether no agent has worked since it failed, however long ago that was."""
@@ -109,6 +114,7 @@ class Routes:
         """It answered that it cannot help for now: another may know more."""
         self._failed_at[address(peer)] = now
         self._failed_until[address(peer)] = now + HINDERED_S
+        self._skip_s.pop(address(peer), None)
 
     def worked(self, peer: Peer) -> None:
         if self._failed_until:
@@ -118,6 +124,16 @@ class Routes:
 
     def _failed_lately(self, peer: Peer, now: float) -> bool:
         return bool(self._failed_until) and self._failed_until.get(address(peer), now) > now
+
+    def _is_doubtful(self, peer: Peer, now: float) -> bool:
+        if not self._failed_until:
+            return False
+        skip_s = self._skip_s.get(address(peer), 0.0)
+        doubted_until = self._failed_at.get(address(peer), now) + DOUBT * skip_s
+        return now < doubted_until or self._failed_lately(peer, now)
+
+    def _doubts(self, peer: Peer, now: float) -> tuple[bool, float]:
+        return self._failed_lately(peer, now), self._failed_at.get(address(peer), now)
 
     def _preference(self, peer: Peer) -> tuple[bool, bool, bool, int]:
         local = bool(peer.socket) and self._is_local(peer.socket)

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import io
+import itertools
 import json
 import os
 import random
@@ -30,7 +31,7 @@ from diskless.client.client import Client
 from diskless.client.connection import Connection
 from diskless.client.descriptor import Descriptor, parse_uri, resolve
 from diskless.client.files import Writer, read_bytes
-from diskless.client.routes import HINDERED_S, SKIP_S_MAX, SKIP_S_MIN, Routes
+from diskless.client.routes import DOUBT, HINDERED_S, SKIP_S_MAX, SKIP_S_MIN, Routes
 from diskless.client.upload import UNSEALED_BYTES_MAX, Upload
 from diskless.config import KIB, MIB
 from diskless.errors import (
@@ -159,7 +160,20 @@ def test_an_agent_on_this_host_is_preferred_and_one_that_failed_is_passed_over()
     assert routes.pick(bulk=True, now=0.0).slot == 1
     routes.failed(peers[1], 0.0)
     assert routes.pick(bulk=True, now=SKIP_S_MIN / 2).slot != 1
-    assert routes.pick(bulk=True, now=SKIP_S_MIN * 2).slot == 1
+    assert routes.pick(bulk=True, now=SKIP_S_MIN * DOUBT).slot == 1
+
+
+@pytest.mark.parametrize("silent", itertools.combinations(range(6), 3))
+def test_silent_agents_are_not_asked_again_before_all_others_were(silent):
+    peers = [Peer(slot, f"h:{slot}", "", "h", True) for slot in range(6)]
+    routes, asked, now = Routes(peers, salt=""), [], 0.0
+    while len(asked) < 6:
+        peer = routes.pick(bulk=False, now=now)
+        asked.append(peer.slot)
+        now += SKIP_S_MIN / 2 if peer.slot in silent else HINDERED_S
+        (routes.failed if peer.slot in silent else routes.hindered)(peer, now)
+    assert all(asked.count(slot) <= 1 for slot in silent)
+    assert set(asked) - set(silent)
 
 
 def test_a_slow_agent_is_asked_last_of_those_that_are_up_even_if_it_is_the_only_one_here():

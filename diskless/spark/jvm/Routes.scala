@@ -10,7 +10,9 @@ import scala.util.hashing.MurmurHash3
   *
   * Metadata and small files go to the leader, bulk to an agent on this host that is not slow;
   * different JVMs prefer different local agents, each always the same one. An agent that failed
-  * is passed over for a while, longer each time until it works. Threads share it.
+  * is passed over for a while, longer each time until it works, and then asked last for some time
+  * more: else the silent ones would have their turn again before an operation has asked all
+  * others. Threads share it.
   */
 private[spark] final class Routes(first: Seq[Peer], salt: String) {
   import Routes._
@@ -56,15 +58,17 @@ private[spark] final class Routes(first: Seq[Peer], salt: String) {
     seenVersion != version && System.nanoTime() - refreshedAt >= RefreshNanos
   }
 
-  /** The best agent that did not fail lately, or the one whose failure is oldest. */
+  /** The best agent that is not in doubt; else of those that may be asked again, or of all, the
+    * one whose failure is oldest.
+    */
   def pick(bulk: Boolean): Peer = synchronized {
     val now = System.nanoTime()
     val chosen =
       if (bulk || leader == Frames.NoLeader) None
       else preferred.find(peer => peer.slot == leader && !failedLately(peer, now))
     chosen
-      .orElse(preferred.find(peer => !failedLately(peer, now)))
-      .getOrElse(preferred.minBy(peer => failures(peer.address).at - now))
+      .orElse(preferred.find(peer => !isDoubtful(peer, now)))
+      .getOrElse(preferred.minBy(peer => failures(peer.address).doubts(now)))
   }
 
   /** Whether no agent has worked since it failed, however long ago that was. */
@@ -78,7 +82,9 @@ private[spark] final class Routes(first: Seq[Peer], salt: String) {
     failures(peer.address) =
       if (failedLately(peer, now)) known.get.copy(at = now) // Several requests were under way.
       else {
-        val skip = known.fold(SkipNanosMin)(failure => math.min(2 * failure.skip, SkipNanosMax))
+        val skip = known.fold(SkipNanosMin) { failure =>
+          math.min(math.max(2 * failure.skip, SkipNanosMin), SkipNanosMax)
+        }
         Failure(now, now + skip, skip)
       }
     // Not even after that while: whoever leads now is named by the next reply.
@@ -88,7 +94,7 @@ private[spark] final class Routes(first: Seq[Peer], salt: String) {
   /** It answered that it cannot help for now: another may know more. */
   def hindered(peer: Peer): Unit = synchronized {
     val now = System.nanoTime()
-    failures(peer.address) = Failure(now, now + HinderedNanos, SkipNanosMin / 2)
+    failures(peer.address) = Failure(now, now + HinderedNanos, 0L)
     if (peer.slot == leader) leader = Frames.NoLeader
   }
 
@@ -104,6 +110,9 @@ private[spark] final class Routes(first: Seq[Peer], salt: String) {
   private def failedLately(peer: Peer, now: Long): Boolean =
     failures.nonEmpty && failures.get(peer.address).exists(_.until - now > 0)
 
+  private def isDoubtful(peer: Peer, now: Long): Boolean =
+    failures.nonEmpty && failures.get(peer.address).exists(_.isDoubtful(now))
+
   private def preference(peer: Peer): (Boolean, Boolean, Boolean, Int) = {
     val local = peer.socket.nonEmpty && Files.exists(Path.of(peer.socket))
     (!peer.up, peer.slow, !local, MurmurHash3.stringHash(s"$salt/${peer.slot}"))
@@ -117,5 +126,13 @@ private[spark] object Routes {
   private val SkipNanosMax = SECONDS.toNanos(16)
   private val RefreshNanos = MILLISECONDS.toNanos(200)
 
-  private final case class Failure(at: Long, until: Long, skip: Long)
+  /** One that failed counts as well again after so many times as long as it is passed over. */
+  private val Doubt = 4
+
+  private final case class Failure(at: Long, until: Long, skip: Long) {
+    def isDoubtful(now: Long): Boolean = now - at < Doubt * skip || until - now > 0
+
+    /** What is smaller is asked first. */
+    def doubts(now: Long): (Boolean, Long) = (until - now > 0, at - now)
+  }
 }

@@ -17,4 +17,20 @@ class RoutesSuite extends Suite {
       Check.equal(routes.pick(bulk = false).slot, 0)
     }
   }
+
+  test("agents that were silent are not asked again before the others were") { _ =>
+    val told = peers((0 until 3).map(slot =>
+      s"""{"slot": $slot, "gateway": "h:$slot", "socket": "", "host": "h", "up": true}""")
+      .mkString("[", ",", "]"))
+    val routes = new Routes(told, "salt")
+    val asked = for (_ <- 0 until 3) yield {
+      val peer = routes.pick(bulk = false)
+      routes.failed(peer)
+      peer.slot
+    }
+    Check.equal(asked.toSet, Set(0, 1, 2))
+    val answers = routes.peers.last
+    routes.worked(answers)
+    for (_ <- 0 until 3) Check.equal(routes.pick(bulk = false), answers)
+  }
 }
