@@ -55,6 +55,7 @@ class Ledger:
         self.fences: dict[tuple[int, int], int] = {}
         self.reaped: dict[tuple[int, int], set[int]] = {}  # by writer, above its fence
         self.partly_dead = Sparse()  # live, but not all of their bytes are
+        self.uneven: dict[str, Entry] = {}  # whose place in it may be another by now
         self.places = 0  # shards of all stripes, freed ones too
         self.live_bytes = 0
         self.payload_bytes = 0  # of stripes that are not freed
@@ -109,7 +110,7 @@ class Ledger:
             entry.files[file] = entry.files.get(file, 0) + extent.length
             entry.live_bytes += extent.length
             self.live_bytes += extent.length
-            self._note_dead_bytes(entry)
+            self.uneven[extent.stripe] = entry
 
     def release(self, file: int, extents: Iterable[Extent], *, elapsed_ms: int) -> None:
         for extent in extents:
@@ -123,10 +124,17 @@ class Ledger:
             if entry.live_bytes == 0:
                 self._free(extent.stripe, elapsed_ms=elapsed_ms)
             else:
-                self._note_dead_bytes(entry)
+                self.uneven[extent.stripe] = entry
+
+    def settle(self) -> None:
+        """Brings `partly_dead` up to date, once for all that a command did to a stripe."""
+        uneven, self.uneven = self.uneven, {}
+        for entry in uneven.values():
+            self._note_dead_bytes(entry)
 
     def _note_dead_bytes(self, entry: Entry) -> None:
-        """Dead bytes come from files that went, and from puts that were refused."""
+        """Dead bytes come from files that went, and from puts that were refused. A stripe that
+        is freed by now is nowhere already, and stays there."""
         bucket = bucket_of(live_bytes=entry.live_bytes, payload_bytes=entry.stripe.payload_bytes)
         if bucket != entry.bucket:
             self.partly_dead.remove(entry.bucket, entry.group, entry.stripe.id)

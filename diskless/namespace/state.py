@@ -95,6 +95,8 @@ class NamespaceState:
         else:
             results = self._apply(command)
             self._sure_puts = 0
+        if self.ledger.uneven:
+            self.ledger.settle()
         if self.health.stale:
             self.health.settle()
         return results
@@ -243,35 +245,36 @@ class NamespaceState:
         return condition(place, self.agents).readable
 
     def _put(self, put: c.Put, offered: Offered) -> c.Result:
-        spot = self._check_put(put, offered)
+        spots = self._check_put(put, offered)
         first = self._last_file + 1
-        for file in put.files:
-            if len(put.files) > 1:  # Those before it have changed the tree.
-                spot = self.tree.spot(file.path, overwrite=put.overwrite)
-            assert spot is not None
+        tree, shape = self.tree, self.tree.shape
+        for file, spot in zip(put.files, spots, strict=True):
+            if tree.shape != shape:  # Those before it have changed more than their own entries.
+                spot = tree.spot(file.path, overwrite=put.overwrite)
             self._last_file += 1
             record = FileRecord(
                 self._last_file, file.size, self.clock_ms, file.checksum, file.inline, file.extents
             )
-            node, replaced = self.tree.put(spot, record, now_ms=self.clock_ms)
+            node, replaced = tree.put(spot, record, now_ms=self.clock_ms)
             self._hold(node, offered)
             if replaced is not None and not replaced.refs:
                 self._let_go([replaced.record])
         return c.Done(first, self.clock_ms)
 
-    def _check_put(self, put: c.Put, offered: Offered) -> Spot | None:
-        """Where the last of the files goes. Raises what keeps any of them from being put."""
+    def _check_put(self, put: c.Put, offered: Offered) -> list[Spot]:
+        """Where each of the files goes. Raises what keeps any of them from being put."""
         if len(put.files) > 1:
             _check_apart([file.path for file in put.files])
-        spot, copied = None, 0
+        spots, copied = [], 0
         seen: set[int] | None = None
         for file in put.files:
             spot = self.tree.spot(file.path, overwrite=put.overwrite)
+            spots.append(spot)
             check_content(file, offered)
             if spot.shared:
                 seen = set() if seen is None else seen
                 copied += self.tree.copy_bytes(spot.parts, seen)
-        if self._sure_puts and spot is not None and not copied and _is_small(put.files):
+        if self._sure_puts and not copied and _is_small(put.files):
             self._sure_puts -= 1
         elif not put.files:
             self._sure_puts = 0  # Nothing was asked for, and its answer takes room.
@@ -279,7 +282,7 @@ class NamespaceState:
             used = {extent.stripe for file in put.files for extent in file.extents}
             stripes = [s for id_ in used if isinstance(s := offered[id_], Stripe)] if used else ()
             self.check_room(copied + weights.put_bytes(put.files, stripes), put.files[0].path)
-        return spot
+        return spots
 
     def give_up(self, node: Node | None) -> None:
         """Lets go of what was detached: at once if it is little, else by and by."""

@@ -66,7 +66,7 @@ Node = File | Directory
 
 
 class Spot(Struct, gc=False):
-    """Where a file is to go: found by one walk, good until the next change."""
+    """Where a file is to go: found by one walk, good until the tree has another shape."""
 
     parts: tuple[str, ...]
     trail: list[Directory]
@@ -82,6 +82,9 @@ class Tree:
     def __init__(self) -> None:
         self.counts = Counts()
         self.root = self._new_directory(0)
+        self.shape = 0
+        """Changes with every put that does more than set its own entry in a leaf. Other changes
+        need not tell: nobody keeps a spot beyond a put."""
 
     @property
     def files(self) -> int:
@@ -166,6 +169,7 @@ class Tree:
         file = File(record)
         size = record.size
         if spot.shared:
+            self.shape += 1
             at = len(trail) - 1
             trail = self._own(parts[:at])
             leaf = btree.own_leaf(trail[-1], parts[at], self.counts)
@@ -178,6 +182,7 @@ class Tree:
                 directory.bytes += size
             return file, spot.old
         if len(trail) < len(parts):
+            self.shape += 1
             made = self._chain(parts[len(trail) :], file, now_ms=now_ms)
             self._attach(trail, parts[len(trail) - 1], leaf, made, now_ms=now_ms)
             return file, None
@@ -343,6 +348,7 @@ class Tree:
             leaf.entries[name] = node
             self.counts.name_bytes += name_bytes(name)
         else:
+            self.shape += 1
             btree.insert(parent, name, node, self.counts)
 
     def _chain(self, parts: Sequence[str], node: Node, *, now_ms: int) -> Node:

@@ -30,6 +30,33 @@ def world() -> World:
 # Putting
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+@pytest.mark.parametrize("there", [0, 60, 100], ids=["none", "some", "split"])
+def test_many_files_in_one_put_end_as_they_do_one_by_one(there: int, shared: bool) -> None:
+    """Whatever those before it did to the tree: made directories, split nodes, copied them."""
+    together, apart = World(), World()
+    names = [f"/{top}/{n:03}" for n in range(0, 150, 3) for top in ("d", f"new{n}", "d/below")]
+    for world in (together, apart):
+        for number in range(there):
+            world.put(f"/d/{number:03}", b"old")
+        if shared and there:
+            world.snapshot("/d", "before")
+    together.do(together.commit_of(*(inline_file(n, n.encode()) for n in names), overwrite=True))
+    for name in names:
+        apart.put(name, name.encode(), overwrite=True)
+    assert together.files() == apart.files()
+    assert together.directories() == apart.directories()
+    root, other = together.state.tree.root, apart.state.tree.root
+    assert (root.files, root.bytes, root.directories) == (
+        other.files,
+        other.bytes,
+        other.directories,
+    )
+    if shared and there:
+        kept = together.state.get("/d/.snapshot/before/000")
+        assert kept.record.inline == b"old"
+
+
 def test_a_put_makes_the_directories_above_the_file(world: World) -> None:
     world.put("/a/b/c", b"new")
     assert world.files() == {"/a/b/c": b"new"}

@@ -332,9 +332,9 @@ def test_the_dump_shows_every_part_that_a_state_and_its_ledger_have() -> None:
     }  # fmt: skip
     assert set(vars(state.ledger)) == {
         "entries", "freed_ms", "doubted_ms", "fences", "reaped", "partly_dead", "health",
-        "places", "live_bytes", "payload_bytes", "stored_bytes", "_last_number",
+        "places", "live_bytes", "payload_bytes", "stored_bytes", "_last_number", "uneven",
     }  # fmt: skip
-    assert set(vars(state.tree)) == {"root", "counts"}
+    assert set(vars(state.tree)) == {"root", "counts", "shape"}
     assert set(vars(state.doomed)) == {"jobs", "files", "_counts"}
     assert set(vars(state.roster)) == {"agents", "health", "version", "lost_ms", "boots"}
     assert set(vars(state.history)) == {
