@@ -121,11 +121,17 @@ class FileChecksums:
         for end in ends:
             count = end - self._at
             assert 0 <= count <= len(view)
-            self._feed(view[:count])
+            if self._start == self._at:  # All of it is here, as nearly always with small ones.
+                self._ended[self._start, end] = file_checksum(view[:count])
+            else:
+                self._hash.update(view[:count])
+                self._ended[self._start, end] = self._hash.value()
+                self._hash = FileChecksum()
             view = view[count:]
-            self._ended[self._start, end] = self._hash.value()
-            self._start, self._hash = end, FileChecksum()
-        self._feed(view)
+            self._start = self._at = end
+        if view:
+            self._hash.update(view)
+            self._at += len(view)
 
     def value(self, start: int, end: int) -> int | None:
         """Of the bytes from `start` to `end`; None if they are no file that came here whole."""
@@ -134,7 +140,3 @@ class FileChecksums:
         if (start, end) == (self._start, self._at):
             return self._hash.value()
         return self._ended.get((start, end))
-
-    def _feed(self, view: memoryview) -> None:
-        self._hash.update(view)
-        self._at += len(view)
