@@ -154,9 +154,15 @@ class DeadlineExceeded(DisklessError, TimeoutError):
 
 
 class Unauthorized(DisklessError, PermissionError):
-    """The cluster's secret is missing or wrong."""
+    """A key or a token is missing, wrong, expired or revoked; or whoever listens is no agent."""
 
     exit_code = 11
+
+
+class Forbidden(DisklessError, PermissionError):
+    """A principal that is known here asked for what its token does not cover."""
+
+    exit_code = 25
 
 
 class BadFrame(DisklessError, ValueError):

@@ -40,6 +40,8 @@ from diskless.agent.writer import Writer
 from diskless.config import ClusterSettings
 from diskless.gateway.handlers import ClientDoor
 from diskless.gateway.server import Gateway
+from diskless.identity.certificates import Certificates
+from diskless.identity.claims import Keyring
 from diskless.model import format_address, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
@@ -70,6 +72,7 @@ class NodeSettings:
     cluster: ClusterSettings
     cluster_id: str
     secret: str
+    """The cluster's root key, in hex."""
     slot: int
     socket_path: str
     bind_host: str = "127.0.0.1"
@@ -79,6 +82,12 @@ class NodeSettings:
     seeds: Mapping[int, str] = field(default_factory=dict)
     """gRPC addresses of other slots, as far as they are known."""
     wall_ms: Callable[[], int] = read_wall_ms
+    tls: Certificates | None = None
+    """What this agent shows of itself at its TCP doors; None if they are not encrypted."""
+
+    @property
+    def keyring(self) -> Keyring:
+        return Keyring.from_hex(self.cluster_id, self.secret)
 
 
 def gateway_port(cluster_id: str, slot: int) -> int:

@@ -42,7 +42,7 @@ class LocalCluster:
         """`hosts` names the failure domain of slots; by default all share one. `wall_clocks`
         are read, in milliseconds, by slots whose wall clock is not the machine's."""
         self.settings = settings.validate()
-        self.secret = secrets.token_hex(16)
+        self.secret = secrets.token_hex(32)
         self.cluster_id = secrets.token_hex(8)
         self.nodes: dict[int, Node] = {}
         self._hosts = dict(hosts or {})
