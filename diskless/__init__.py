@@ -42,8 +42,10 @@ def local_cluster(
     parity_shards: int = 2,
     memory: str = "256MiB",
     tuning: Tuning | None = None,
+    tls: bool = False,
 ) -> "LocalCluster":
-    """A cluster inside this process, for a `with` block; it ends with the block.
+    """A cluster inside this process, for a `with` block; it ends with the block. With `tls`
+    its TCP doors are encrypted, with certificates of its own.
 
     Raises BadSettings, in one line that says what to change.
     """
@@ -56,4 +58,4 @@ def local_cluster(
         parity_shards=parity_shards,
         memory_bytes=parse_bytes(memory),
     )
-    return LocalCluster(replace(settings, tuning=tuning) if tuning else settings)
+    return LocalCluster(replace(settings, tuning=tuning) if tuning else settings, tls=tls)

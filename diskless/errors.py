@@ -154,9 +154,20 @@ class DeadlineExceeded(DisklessError, TimeoutError):
 
 
 class Unauthorized(DisklessError, PermissionError):
-    """The cluster's secret is missing or wrong."""
+    """A key or a token is missing, wrong, expired or revoked; or whoever listens is no agent."""
 
     exit_code = 11
+
+    def __init__(self, message: str = "", *, why: str = "") -> None:
+        """`why` is what refusals are counted by (`identity.refusals`); it does not travel."""
+        super().__init__(message)
+        self.why = why
+
+
+class Forbidden(DisklessError, PermissionError):
+    """A principal that is known here asked for what its token does not cover."""
+
+    exit_code = 25
 
 
 class BadFrame(DisklessError, ValueError):

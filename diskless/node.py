@@ -40,11 +40,16 @@ from diskless.agent.writer import Writer
 from diskless.config import ClusterSettings
 from diskless.gateway.handlers import ClientDoor
 from diskless.gateway.server import Gateway
+from diskless.identity.certificates import Certificates
+from diskless.identity.claims import Keyring
+from diskless.identity.handshake import Doorkeeper
+from diskless.identity.refusals import Refusals
 from diskless.model import format_address, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.peers import Peers
 from diskless.rpc.server import AgentServer
+from diskless.rpc.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +75,7 @@ class NodeSettings:
     cluster: ClusterSettings
     cluster_id: str
     secret: str
+    """The cluster's root key, in hex."""
     slot: int
     socket_path: str
     bind_host: str = "127.0.0.1"
@@ -79,6 +85,12 @@ class NodeSettings:
     seeds: Mapping[int, str] = field(default_factory=dict)
     """gRPC addresses of other slots, as far as they are known."""
     wall_ms: Callable[[], int] = read_wall_ms
+    tls: Certificates | None = None
+    """What this agent shows of itself at its TCP doors; None if they are not encrypted."""
+
+    @property
+    def keyring(self) -> Keyring:
+        return Keyring.from_hex(self.cluster_id, self.secret)
 
 
 def gateway_port(cluster_id: str, slot: int) -> int:
@@ -114,8 +126,14 @@ class Node:
         )
         self.lag = LagMeter(time.monotonic)
         self.faults = Faults()
+        tls = self.settings.tls
+        self._tls = None if tls is None else Tls(tls, cluster=self.settings.cluster_id)
         self.peers = Peers(
-            slot=self.slot, secret=self.settings.secret, tuning=tuning, faults=self.faults
+            slot=self.slot,
+            keyring=self.settings.keyring,
+            tuning=tuning,
+            faults=self.faults,
+            tls=self._tls,
         )
         self.replica = Replica(
             slot=self.slot,
@@ -210,9 +228,13 @@ class Node:
     def _open_doors(self) -> None:
         """What other agents and clients reach."""
         settings = self.settings
+        self.doorkeeper = Doorkeeper(settings.keyring, slot=self.slot)
+        self.refusals = Refusals()
         self.server = AgentServer(
             slot=self.slot,
-            secret=settings.secret,
+            doorkeeper=self.doorkeeper,
+            refusals=self.refusals,
+            tls=self._tls,
             shards=self.shards,
             rebuilds=self.rebuilder,
             namespace=self.replica,

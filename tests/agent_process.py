@@ -46,6 +46,10 @@ class AgentProcess:
         return answer
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def resident_bytes(self) -> int:
         return int(psutil.Process(self._process.pid).memory_info().rss)
 
@@ -71,7 +75,7 @@ class ProcessCluster:
         self.settings = settings.validate()
         self.agents: dict[int, AgentProcess] = {}
         self._cluster_id = secrets.token_hex(8)
-        self._secret = secrets.token_hex(16)
+        self._secret = secrets.token_hex(32)
         self._directory = tempfile.TemporaryDirectory(prefix="diskless-")
 
     def __enter__(self) -> Self:

@@ -25,6 +25,7 @@ BEYOND_PROMISE = 21
 BOUND_MISSED = 22
 HAS_SNAPSHOTS = 23
 READ_ONLY = 24
+FORBIDDEN = 25
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -40,7 +41,7 @@ MEANING = {
     TOO_FEW_AGENTS: "too few agents are alive for a protected write",
     UNAVAILABLE: "the cluster, or its leader, cannot be reached",
     DEADLINE: "no answer in time",
-    UNAUTHORIZED: "the cluster's secret is missing or wrong",
+    UNAUTHORIZED: "a key or token is missing, wrong, expired or revoked, or no agent listens there",
     BAD_FRAME: "the agent did not understand this client",
     NO_CLUSTER: "no cluster of that name is known here",
     CLUSTER_EXISTS: "the cluster exists already, with other settings",
@@ -54,10 +55,11 @@ MEANING = {
     BOUND_MISSED: "bench: all was measured, and a bound is missed",
     HAS_SNAPSHOTS: "a directory has snapshots, which keep it where it is",
     READ_ONLY: "what is below .snapshot cannot be changed",
+    FORBIDDEN: "the token does not cover that path, or that verb",
     INTERRUPTED: "interrupted",
     BROKEN_PIPE: "whoever read the output went away",
 }
 
-ASKING = (UNAVAILABLE, DEADLINE, UNAUTHORIZED, NO_CLUSTER)
+ASKING = (UNAVAILABLE, DEADLINE, UNAUTHORIZED, FORBIDDEN, NO_CLUSTER)
 """What may happen to any verb that speaks to a cluster."""
 WRITING = (NO_ROOM, TOO_FEW_AGENTS)

@@ -15,7 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from diskless import paths
-from diskless.errors import BadRequest, NoCluster
+from diskless.errors import BadRequest, NoCluster, Unauthorized
+from diskless.identity.claims import Credential, Keyring, parse_token
 from diskless.protocol.messages import Peer
 
 SCHEME = "diskless"
@@ -36,10 +37,32 @@ class Descriptor(Struct, frozen=True, kw_only=True):
     cluster: str
     """The cluster's id; "" if it is not known yet, and then any will do."""
     name: str
-    secret: str
+    secret: str = ""
+    """The cluster's root key, in hex: only in the operator's descriptor."""
+    token: str = ""
+    """A client's, where there is no key."""
+    authority: str = ""
+    """The certificate that the agents' certificates are signed with, as PEM; "" without TLS."""
+    by_host: bool = False
+    """Certificates name hosts, not slots: they are the operator's own."""
     settings: dict[str, Any] = {}
     gateways: list[Peer] = []
     ray: dict[str, Any] = {}
+
+    @property
+    def keyring(self) -> Keyring:
+        """Raises Unauthorized where there is only a token, or nothing."""
+        if not self.secret:
+            raise Unauthorized(
+                f"this needs the key of cluster {self.name!r}, which is in the descriptor of "
+                "whoever started it: a token is not enough"
+            )
+        return Keyring.from_hex(self.cluster, self.secret)
+
+    @property
+    def credential(self) -> Credential:
+        """Who we are there: what the token says, else an admin. Raises Unauthorized."""
+        return parse_token(self.token) if self.token else self.keyring.admin()
 
 
 def home() -> Path:

@@ -20,6 +20,7 @@ import uvloop
 from diskless.client.client import Client, connect
 from diskless.client.descriptor import Descriptor, remove, save
 from diskless.config import ClusterSettings
+from diskless.identity.certificates import Certificates, Pair, issue, make_authority
 from diskless.node import Node, NodeSettings, read_wall_ms
 from diskless.protocol.messages import Peer
 
@@ -38,12 +39,15 @@ class LocalCluster:
         *,
         hosts: Mapping[int, str] | None = None,
         wall_clocks: Mapping[int, Callable[[], int]] | None = None,
+        tls: bool = False,
     ) -> None:
         """`hosts` names the failure domain of slots; by default all share one. `wall_clocks`
-        are read, in milliseconds, by slots whose wall clock is not the machine's."""
+        are read, in milliseconds, by slots whose wall clock is not the machine's. `tls` makes an
+        authority for this cluster, which issues a certificate to each agent."""
         self.settings = settings.validate()
-        self.secret = secrets.token_hex(16)
+        self.secret = secrets.token_hex(32)
         self.cluster_id = secrets.token_hex(8)
+        self.authority = make_authority(settings.name, self.cluster_id) if tls else None
         self.nodes: dict[int, Node] = {}
         self._hosts = dict(hosts or {})
         self._wall_clocks = dict(wall_clocks or {})
@@ -91,6 +95,17 @@ class LocalCluster:
         for node in self.nodes.values():
             self.run(node.sees(len(self.nodes), START_TIMEOUT_S))
 
+    def renew(self, *slots: int) -> None:
+        """Gives agents new certificates."""
+
+        async def show(slot: int) -> None:
+            tls = self.nodes[slot].settings.tls
+            assert tls is not None, "this cluster has no TLS"
+            tls.renew(self._issue(slot))
+
+        for slot in slots:
+            self.run(show(slot))
+
     def grow(self, agents: int) -> None:
         """Adds slots, as `diskless up --agents` does; what runs is not told of it."""
         added = range(self.settings.agents, agents)
@@ -115,6 +130,7 @@ class LocalCluster:
             name=self.settings.name,
             secret=self.secret,
             settings=self.settings.to_dict(),
+            authority=self.authority.chain.decode() if self.authority else "",
             gateways=[
                 Peer(slot, node.gateway_address, node.settings.socket_path, "localhost", True)
                 for slot, node in self.nodes.items()
@@ -144,7 +160,18 @@ class LocalCluster:
                 node="local",
                 seeds={other: node.address for other, node in self.nodes.items()},
                 wall_ms=self._wall_clocks.get(slot, read_wall_ms),
+                tls=self._certificates(slot),
             )
         )
         await node.start()
         self.nodes[slot] = node
+
+    def _certificates(self, slot: int) -> Certificates | None:
+        if self.authority is None:
+            return None
+        return Certificates(self._issue(slot), self.authority.chain)
+
+    def _issue(self, slot: int) -> Pair:
+        assert self.authority is not None
+        hosts = ("127.0.0.1", "localhost")
+        return issue(self.authority, cluster=self.cluster_id, slot=slot, hosts=hosts)

@@ -141,7 +141,7 @@ def _start(settings: ClusterSettings, ray_address: str, progress: Progress) -> S
     known = Descriptor(
         cluster=secrets.token_hex(8),
         name=settings.name,
-        secret=secrets.token_hex(16),
+        secret=secrets.token_hex(32),
         settings=settings.to_dict(),
         ray=RayRecord(requested=ray_address).to_dict(),
     )

@@ -12,6 +12,7 @@ import diskless
 ROOT = Path(diskless.__file__).parent
 LAYERS = (
     {"errors", "config", "paths", "model", "checksum", "malloc"},
+    {"identity"},
     {"codec", "placement", "repair", "plan", "namespace", "protocol"},
     {"agent"},
     {"rpc", "gateway"},
@@ -25,7 +26,12 @@ LAYERS = (
 those named below."""
 NEIGHBOURS = {("config", "errors"), ("paths", "errors"), ("model", "errors"),
               ("repair", "placement"), ("namespace", "repair")}  # fmt: skip
-HOMES = {"grpc": {"rpc", "bench"}, "ray": {"launch"}, "pyeclib": {"codec", "bench"}}
+HOMES = {
+    "grpc": {"rpc", "bench"},
+    "ray": {"launch"},
+    "pyeclib": {"codec", "bench"},
+    "cryptography": {"identity"},
+}
 """The benchmark measures the libraries themselves."""
 TOP = {"__init__", "__main__"}
 """The public API and `python -m diskless`: nothing imports them."""
