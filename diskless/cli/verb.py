@@ -6,7 +6,6 @@ A verb is a function in a module of its own that takes a Context first. `--clust
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -61,15 +60,9 @@ class Context:
     def token(self) -> str:
         """What is in --token-file; "" leaves it to the environment and the descriptor. Raises
         BadRequest."""
-        if not self.token_file:
-            return ""
-        try:
-            token = Path(self.token_file).read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadRequest(f"--token-file {self.token_file}: {error}") from None
-        if not token:
-            raise BadRequest(f"--token-file {self.token_file} is empty")
-        return token
+        from diskless.client.descriptor import read_token
+
+        return read_token(self.token_file) if self.token_file else ""
 
     def target(self, text: str) -> "Target":
         return Target(text, default_cluster=self.cluster)

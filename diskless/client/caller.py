@@ -26,7 +26,14 @@ from diskless.client.connection import Buffer, Connection, Reply
 from diskless.client.descriptor import Descriptor
 from diskless.client.greeting import Greeter
 from diskless.client.routes import Routes, address
-from diskless.errors import DisklessError, NoCluster, SessionExpired, Unauthorized, Unavailable
+from diskless.errors import (
+    BadRequest,
+    DisklessError,
+    NoCluster,
+    SessionExpired,
+    Unauthorized,
+    Unavailable,
+)
 from diskless.protocol.messages import Empty, Kind, Mutation, Peer
 
 IDLE_MAX = 8
@@ -318,8 +325,8 @@ class Caller:
         Raises NoCluster if the name has come to mean another cluster: ours is gone then.
         """
         try:
-            found = descriptors.resolve(self._descriptor.name)
-        except NoCluster:
+            found = descriptors.load(self._descriptor.name)
+        except (NoCluster, BadRequest):  # BadRequest: it was given as HOST:PORT
             return
         if found.cluster == self._cluster:
             self._routes.add(found.gateways)

@@ -173,6 +173,17 @@ def resolve(uri_or_name: str = "", *, token: str = "") -> Descriptor:
     return _with_token(load(authority or DEFAULT_NAME), token)
 
 
+def read_token(path: str) -> str:
+    """The token in a file. Raises BadRequest."""
+    try:
+        token = Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"no token can be read from {path}: {error}") from None
+    if not token:
+        raise BadRequest(f"no token is in {path}: it is empty")
+    return token
+
+
 def _with_token(known: Descriptor, token: str) -> Descriptor:
     if not token:
         return known
