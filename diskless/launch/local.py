@@ -25,7 +25,6 @@ from diskless.identity.claims import Keyring
 from diskless.node import Node, NodeSettings, read_wall_ms
 from diskless.protocol.messages import Peer
 
-BIND_HOST = "127.0.0.1"
 START_TIMEOUT_S = 30.0
 CALL_TIMEOUT_S = 60.0
 
@@ -89,7 +88,7 @@ class LocalCluster:
     def issue(self, slot: int) -> Pair:
         """A certificate for an agent of a cluster with TLS."""
         assert self.authority is not None
-        return issue(self.authority, cluster=self.cluster_id, slot=slot, hosts=[BIND_HOST])
+        return issue(self.authority, cluster=self.cluster_id, slot=slot, hosts=["127.0.0.1"])
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the agents' loop and returns its result."""
@@ -162,7 +161,6 @@ class LocalCluster:
                 secret=self.secret,
                 slot=slot,
                 socket_path=str(self._dir / f"agent-{slot}.sock"),
-                bind_host=BIND_HOST,
                 tls=tls,
                 failure_domain=self._hosts.get(slot, "localhost"),
                 node="local",
