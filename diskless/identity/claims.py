@@ -65,7 +65,7 @@ class Claims(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     def leads_to(self, path: str) -> bool:
         """Whether one of its own lies below the directory `path`."""
         below = "/" if path == "/" else f"{path}/"
-        return any(own.startswith(below) for own in self.paths)
+        return any(own.startswith(below) and own != below for own in self.paths)
 
     def check(self) -> "Claims":
         """Returns itself. Raises BadRequest for what nobody may claim."""
