@@ -41,9 +41,6 @@ from diskless.protocol.messages import Kind, Peer
 
 Buffer = bytes | bytearray | memoryview
 
-_TLS_ALERT = b"\x15\x03"
-"""How what an agent that expects TLS says to a client without begins."""
-
 _REPLIES: dict[Kind, Any] = {
     Kind.HELLO: messages.Challenged,
     Kind.PROVE: messages.Welcome,
@@ -237,8 +234,6 @@ class Connection:
         except OSError as error:
             raise self._broken(say_why(error)) from error
         if not count:
-            if self._buffer[:2] == _TLS_ALERT:
-                raise self._broken("expects TLS, and the authority of its cluster is not known")
             raise self._broken("closed the connection")
         return count
 
