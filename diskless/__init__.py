@@ -41,11 +41,12 @@ def local_cluster(
     data_shards: int = 4,
     parity_shards: int = 2,
     memory: str = "256MiB",
+    tls: bool = False,
     tuning: Tuning | None = None,
 ) -> "LocalCluster":
     """A cluster inside this process, for a `with` block; it ends with the block.
 
-    Raises BadSettings, in one line that says what to change.
+    `tls` encrypts its TCP doors. Raises BadSettings, in one line that says what to change.
     """
     from diskless.launch.local import LocalCluster  # gRPC is slow to import
 
@@ -56,4 +57,4 @@ def local_cluster(
         parity_shards=parity_shards,
         memory_bytes=parse_bytes(memory),
     )
-    return LocalCluster(replace(settings, tuning=tuning) if tuning else settings)
+    return LocalCluster(replace(settings, tuning=tuning) if tuning else settings, tls=tls)

@@ -385,6 +385,9 @@ class Gateway:
             request.connection.reply(request, *answer)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a handler raises
             request.connection.refuse(request.number, self._refusal(request, error))
+            visitor = request.connection.visitor
+            if visitor is not None and visitor.unwelcome:
+                request.connection.hang_up()
         self.requests.release(request.body_bytes)
         request.connection.answered(request)
 

@@ -18,7 +18,7 @@ from diskless.client.caller import Caller
 from diskless.client.client import Client
 from diskless.client.descriptor import Descriptor
 from diskless.config import MIB
-from diskless.errors import Unauthorized, Unavailable
+from diskless.errors import Unauthorized
 from diskless.gateway.server import STRANGERS_MAX
 from diskless.identity.claims import Credential, Keyring
 from diskless.identity.handshake import Doorkeeper
@@ -89,7 +89,7 @@ def test_tokens_that_are_no_good_are_refused_and_counted(idle):
         refusal = first_words(idle, credential)
         assert refusal.reason == "Unauthorized"
         assert why in refusal.message
-    assert refusals.counts["gateway", "Unauthorized"] == len(cases)
+    assert sum(refusals.counts.values()) == len(cases)
     assert idle.still_serves()
     assert idle.backend.started == 1
 
@@ -234,20 +234,6 @@ def test_no_garbage_is_a_handshake(idle, frames):
     client.close()
 
 
-def test_refusals_are_all_counted_and_few_are_logged(caplog):
-    now_s = [0.0]
-    refusals = Refusals(now_s=lambda: now_s[0])
-    with caplog.at_level(logging.WARNING):
-        for _ in range(100):
-            refusals.note("gateway", Unauthorized("x" * 1000), "1.2.3.4:5")
-        refusals.note("gateway", Unavailable("full"), "1.2.3.4:5")
-        now_s[0] = 3600.0
-        refusals.note("gateway", Unauthorized("y"), "1.2.3.4:5")
-    assert refusals.counts["gateway", "Unauthorized"] == 101
-    assert len(caplog.records) == 3
-    assert all(len(line) < 400 for line in caplog.messages)
-
-
 # Impostors.
 
 
@@ -306,7 +292,7 @@ def test_an_impostor_on_a_dead_agents_door_gets_nothing_that_lets_it_in(
     token = KEYRING.client("q", paths=["/q"])
     peer = cluster.state.peers[0]
     cluster.kill(0)
-    wait_until(lambda: 0 not in cluster.gateways, "it is dead")
+    wait_until(lambda: not Path(peer.socket).exists(), "it is dead")
     if door == "unix":
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(peer.socket)

@@ -128,7 +128,7 @@ def greet_once(descriptor: Descriptor) -> None:
 
 def test_a_client_that_knows_no_authority_is_told_what_is_missing(idle):
     idle.start()
-    with pytest.raises(Unavailable, match=r"speaks TLS alone.*set DISKLESS_CA"):
+    with pytest.raises(Unauthorized, match=r"speaks TLS alone.*set DISKLESS_CA"):
         greet_once(known(idle, authority=None))
 
 
