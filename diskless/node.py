@@ -50,6 +50,7 @@ from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.peers import Peers
 from diskless.rpc.server import AgentServer
+from diskless.rpc.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -126,8 +127,14 @@ class Node:
         )
         self.lag = LagMeter(time.monotonic)
         self.faults = Faults()
+        tls = self.settings.tls
+        self._tls = None if tls is None else Tls(tls, cluster=self.settings.cluster_id)
         self.peers = Peers(
-            slot=self.slot, secret=self.settings.secret, tuning=tuning, faults=self.faults
+            slot=self.slot,
+            keyring=self.settings.keyring,
+            tuning=tuning,
+            faults=self.faults,
+            tls=self._tls,
         )
         self.replica = Replica(
             slot=self.slot,
@@ -226,7 +233,9 @@ class Node:
         self.refusals = Refusals()
         self.server = AgentServer(
             slot=self.slot,
-            secret=settings.secret,
+            doorkeeper=self.doorkeeper,
+            refusals=self.refusals,
+            tls=self._tls,
             shards=self.shards,
             rebuilds=self.rebuilder,
             namespace=self.replica,

@@ -47,6 +47,10 @@ class AgentProcess:
         return answer
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def resident_bytes(self) -> int:
         return int(psutil.Process(self._process.pid).memory_info().rss)
 

@@ -335,7 +335,9 @@ class Gateway:
         """Raises Unauthorized."""
         pending = self.doorkeeper.challenge(Knock(hello.claims, hello.nonce), door=DOOR)
         if pending.principal.is_agent:
-            raise Unauthorized("this door is for clients and admins, not for agents")
+            raise Unauthorized(
+                "this door is for clients and admins, not for agents", why="wrong role"
+            )
         return pending
 
     def admit(self, connection: Connection) -> None:

@@ -74,7 +74,8 @@ class TlsLayer(asyncio.BufferedProtocol):
         self._above.refuse_and_close(
             Unauthorized(
                 "this agent speaks TLS alone, and you do not know the authority of its cluster: "
-                "use the cluster's descriptor, or set DISKLESS_CA"
+                "use the cluster's descriptor, or set DISKLESS_CA",
+                why="no TLS",
             )
         )
 

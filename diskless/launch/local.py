@@ -88,7 +88,9 @@ class LocalCluster:
     def issue(self, slot: int) -> Pair:
         """A certificate for an agent of a cluster with TLS."""
         assert self.authority is not None
-        return issue(self.authority, cluster=self.cluster_id, slot=slot, hosts=["127.0.0.1"])
+        return issue(
+            self.authority, cluster=self.cluster_id, slot=slot, hosts=["127.0.0.1", "localhost"]
+        )
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the agents' loop and returns its result."""
@@ -108,6 +110,17 @@ class LocalCluster:
             self.run(self.nodes[slot].ready(START_TIMEOUT_S))
         for node in self.nodes.values():
             self.run(node.sees(len(self.nodes), START_TIMEOUT_S))
+
+    def renew(self, *slots: int) -> None:
+        """Gives agents new certificates."""
+
+        async def show(slot: int) -> None:
+            tls = self.nodes[slot].settings.tls
+            assert tls is not None, "this cluster has no TLS"
+            tls.renew(self.issue(slot))
+
+        for slot in slots:
+            self.run(show(slot))
 
     def grow(self, agents: int) -> None:
         """Adds slots, as `diskless up --agents` does; what runs is not told of it."""
@@ -152,8 +165,6 @@ class LocalCluster:
 
     async def _start(self, slot: int) -> None:
         assert slot not in self.nodes, f"slot {slot} runs already"
-        authority = self.authority
-        tls = Certificates(self.issue(slot), authority.chain) if authority else None
         node = Node(
             NodeSettings(
                 cluster=self.settings,
@@ -161,12 +172,17 @@ class LocalCluster:
                 secret=self.secret,
                 slot=slot,
                 socket_path=str(self._dir / f"agent-{slot}.sock"),
-                tls=tls,
                 failure_domain=self._hosts.get(slot, "localhost"),
                 node="local",
                 seeds={other: node.address for other, node in self.nodes.items()},
                 wall_ms=self._wall_clocks.get(slot, read_wall_ms),
+                tls=self._certificates(slot),
             )
         )
         await node.start()
         self.nodes[slot] = node
+
+    def _certificates(self, slot: int) -> Certificates | None:
+        if self.authority is None:
+            return None
+        return Certificates(self.issue(slot), self.authority.chain)
