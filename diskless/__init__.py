@@ -41,13 +41,12 @@ def local_cluster(
     data_shards: int = 4,
     parity_shards: int = 2,
     memory: str = "256MiB",
-    tuning: Tuning | None = None,
     tls: bool = False,
+    tuning: Tuning | None = None,
 ) -> "LocalCluster":
-    """A cluster inside this process, for a `with` block; it ends with the block. With `tls`
-    its TCP doors are encrypted, with certificates of its own.
+    """A cluster inside this process, for a `with` block; it ends with the block.
 
-    Raises BadSettings, in one line that says what to change.
+    `tls` encrypts its TCP doors. Raises BadSettings, in one line that says what to change.
     """
     from diskless.launch.local import LocalCluster  # gRPC is slow to import
 

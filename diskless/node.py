@@ -39,6 +39,7 @@ from diskless.agent.uploads import Uploads
 from diskless.agent.writer import Writer
 from diskless.config import ClusterSettings
 from diskless.gateway.handlers import ClientDoor
+from diskless.gateway.marks import Marks
 from diskless.gateway.server import Gateway
 from diskless.identity.certificates import Certificates
 from diskless.identity.claims import Keyring
@@ -251,11 +252,14 @@ class Node:
             uploads=self.uploads,
             faults=self.faults,
             shards=self.shards,
+            marks=Marks(settings.keyring),
         )
         _raise_file_limit()
         self.gateway = Gateway(
             self.door,
-            secret=settings.secret,
+            doorkeeper=self.doorkeeper,
+            refusals=self.refusals,
+            tls=settings.tls,
             tuning=settings.cluster.tuning,
             memory=self.memory,
         )

@@ -2,7 +2,8 @@
 
 It owns its socket and nothing else. One thread at a time uses it. It never retries: it
 either gives the reply to a request or, if anything about the stream is wrong (closed,
-silent, garbled), closes itself and raises Unavailable; after that it is useless.
+silent, garbled), closes itself and raises Unavailable, or Unauthorized where the agent says that
+it will not speak to us any more; after that it is useless.
 A refusal is a reply like any other, with `error` set. Nothing of a reply is used before its
 checksum was compared.
 
@@ -41,11 +42,9 @@ from diskless.protocol.messages import Kind, Peer
 
 Buffer = bytes | bytearray | memoryview
 
-CONNECT_TIMEOUT_S = 3.0
-"""An agent that does not greet within this is passed over for another."""
-
 _REPLIES: dict[Kind, Any] = {
-    Kind.HELLO: messages.Welcome,
+    Kind.HELLO: messages.Challenged,
+    Kind.PROVE: messages.Welcome,
     Kind.SESSION: messages.Session,
     Kind.ROSTER: messages.Roster,
     Kind.PUT: messages.Committed,
@@ -223,7 +222,7 @@ class Connection:
             try:
                 sent = self._socket.sendmsg(buffers)
             except OSError as error:
-                raise self._broken(_describe(error)) from error
+                raise self._broken(say_why(error)) from error
             left -= sent
             if not left:
                 return
@@ -234,7 +233,7 @@ class Connection:
         try:
             count = self._socket.recv_into(view)
         except OSError as error:
-            raise self._broken(_describe(error)) from error
+            raise self._broken(say_why(error)) from error
         if not count:
             raise self._broken("closed the connection")
         return count
@@ -290,7 +289,9 @@ class Connection:
     def _unexpected(self, header: Header, meta: Buffer) -> DisklessError:
         """A gateway that refuses the connection itself has no request to name."""
         if header.kind == Kind.REFUSED:
-            return self._broken(f"refused the connection: {self._decode_refusal(meta)}")
+            refusal = self._decode_refusal(meta)
+            broken = self._broken(f"refused the connection: {refusal}")
+            return Unauthorized(str(broken)) if isinstance(refusal, Unauthorized) else broken
         return self._broken(f"sent kind {header.kind} for request {header.request}, never asked")
 
     def _broken(self, why: str, kind: type[Unavailable] = Unavailable) -> Unavailable:
@@ -314,66 +315,6 @@ def describe(peer: Peer) -> str:
     return f"{slot_name(peer.slot)} ({peer.gateway})" if peer.slot >= 0 else peer.gateway
 
 
-def connect(peer: Peer, *, cluster: str, secret: str, client: str, deadline: float) -> Connection:
-    """A connection that has been greeted: by Unix socket if the peer is here, else TCP.
-
-    Whether a socket file belongs to the peer is for the greeting to tell: another
-    host, or another cluster, may use the same path. Raises Unavailable, Unauthorized.
-    """
-    deadline = min(deadline, time.monotonic() + CONNECT_TIMEOUT_S)
-    if peer.socket and os.path.exists(peer.socket):
-        try:
-            return _greet(_open_unix(peer, deadline), cluster, secret, client, deadline)
-        except (Unavailable, Unauthorized):
-            if not peer.gateway:
-                raise
-    return _greet(_open_tcp(peer, deadline), cluster, secret, client, deadline)
-
-
-def _greet(
-    connection: Connection, cluster: str, secret: str, client: str, deadline: float
-) -> Connection:
-    reply = connection.request(Kind.HELLO, messages.Hello(secret, client), deadline=deadline)
-    peer = connection.peer
-    if reply.error is not None:
-        connection.close()
-        if isinstance(reply.error, Unauthorized):
-            raise Unauthorized(f"{describe(peer)}: {reply.error}")
-        raise Unavailable(f"{describe(peer)}: {reply.error}")
-    welcome: messages.Welcome = reply.meta
-    if cluster and welcome.cluster != cluster:
-        connection.close()
-        raise Unavailable(f"{describe(peer)} belongs to another cluster, {welcome.cluster}")
-    if peer.slot >= 0 and welcome.slot != peer.slot:
-        connection.close()
-        raise Unavailable(f"{describe(peer)} turned out to be {slot_name(welcome.slot)}")
-    connection.welcome = welcome
-    return connection
-
-
-def _open_unix(peer: Peer, deadline: float) -> Connection:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(max(deadline - time.monotonic(), 0.001))
-        sock.connect(peer.socket)
-    except OSError as error:
-        sock.close()
-        raise Unavailable(f"{describe(peer)} at {peer.socket}: {_describe(error)}") from error
-    return Connection(sock, peer)
-
-
-def _open_tcp(peer: Peer, deadline: float) -> Connection:
-    host, _, port = peer.gateway.rpartition(":")
-    try:
-        sock = socket.create_connection(
-            (host.strip("[]"), int(port)), timeout=max(deadline - time.monotonic(), 0.001)
-        )
-    except (OSError, ValueError, OverflowError) as error:
-        raise Unavailable(f"{describe(peer)}: {_describe(error)}") from error
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Connection(sock, peer)
-
-
 def _after(buffers: list[Buffer], sent: int) -> list[Buffer]:
     """What is left to send of `buffers` after `sent` bytes."""
     for index, buffer in enumerate(buffers):
@@ -383,7 +324,7 @@ def _after(buffers: list[Buffer], sent: int) -> list[Buffer]:
     return []
 
 
-def _describe(error: Exception) -> str:
+def say_why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "did not answer in time"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

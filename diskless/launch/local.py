@@ -21,6 +21,7 @@ from diskless.client.client import Client, connect
 from diskless.client.descriptor import Descriptor, remove, save
 from diskless.config import ClusterSettings
 from diskless.identity.certificates import Certificates, Pair, issue, make_authority
+from diskless.identity.claims import Keyring
 from diskless.node import Node, NodeSettings, read_wall_ms
 from diskless.protocol.messages import Peer
 
@@ -42,8 +43,8 @@ class LocalCluster:
         tls: bool = False,
     ) -> None:
         """`hosts` names the failure domain of slots; by default all share one. `wall_clocks`
-        are read, in milliseconds, by slots whose wall clock is not the machine's. `tls` makes an
-        authority for this cluster, which issues a certificate to each agent."""
+        are read, in milliseconds, by slots whose wall clock is not the machine's. With `tls`
+        its TCP doors are encrypted."""
         self.settings = settings.validate()
         self.secret = secrets.token_hex(32)
         self.cluster_id = secrets.token_hex(8)
@@ -73,8 +74,23 @@ class LocalCluster:
         """Where its files are, for fsspec, Spark and `diskless.connect`."""
         return f"diskless://{self.settings.name}/"
 
-    def connect(self, *, timeout_s: float = CALL_TIMEOUT_S) -> Client:
-        return connect(self.uri, timeout_s=timeout_s)
+    @property
+    def keyring(self) -> Keyring:
+        return Keyring.from_hex(self.cluster_id, self.secret)
+
+    def token(self, *paths: str, name: str = "client", writes: bool = True) -> str:
+        """A client's, for these paths."""
+        return self.keyring.client(name, paths=paths or ("/",), writes=writes).token
+
+    def connect(self, *, token: str = "", timeout_s: float = CALL_TIMEOUT_S) -> Client:
+        return connect(self.uri, token=token, timeout_s=timeout_s)
+
+    def issue(self, slot: int) -> Pair:
+        """A certificate for an agent of a cluster with TLS."""
+        assert self.authority is not None
+        return issue(
+            self.authority, cluster=self.cluster_id, slot=slot, hosts=["127.0.0.1", "localhost"]
+        )
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the agents' loop and returns its result."""
@@ -101,7 +117,7 @@ class LocalCluster:
         async def show(slot: int) -> None:
             tls = self.nodes[slot].settings.tls
             assert tls is not None, "this cluster has no TLS"
-            tls.renew(self._issue(slot))
+            tls.renew(self.issue(slot))
 
         for slot in slots:
             self.run(show(slot))
@@ -129,8 +145,8 @@ class LocalCluster:
             cluster=self.cluster_id,
             name=self.settings.name,
             secret=self.secret,
-            settings=self.settings.to_dict(),
             authority=self.authority.chain.decode() if self.authority else "",
+            settings=self.settings.to_dict(),
             gateways=[
                 Peer(slot, node.gateway_address, node.settings.socket_path, "localhost", True)
                 for slot, node in self.nodes.items()
@@ -169,9 +185,4 @@ class LocalCluster:
     def _certificates(self, slot: int) -> Certificates | None:
         if self.authority is None:
             return None
-        return Certificates(self._issue(slot), self.authority.chain)
-
-    def _issue(self, slot: int) -> Pair:
-        assert self.authority is not None
-        hosts = ("127.0.0.1", "localhost")
-        return issue(self.authority, cluster=self.cluster_id, slot=slot, hosts=hosts)
+        return Certificates(self.issue(slot), self.authority.chain)
