@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from diskless import paths
-from diskless.agent.faults import Faults
+from diskless.agent.faults import NOT_ARMED, Faults
 from diskless.agent.packer import Packer, PendingFile, PendingPut
 from diskless.agent.reader import Reader
 from diskless.agent.roster import Roster
@@ -28,6 +28,7 @@ from diskless.errors import (
     CapacityExceeded,
     CorruptData,
     DisklessError,
+    Forbidden,
     TooFewAgents,
     Unavailable,
 )
@@ -312,7 +313,11 @@ class ClientDoor:
     # -- chaos ------------------------------------------------------------------
 
     def _plant(self, meta: m.Faults, _: Payload) -> Answer:
-        """Faults concern this agent alone, so nobody passes them on."""
+        """Faults concern this agent alone, so nobody passes them on. Where none may be planted
+        there is none to heal, and nothing to hide."""
+        plants = meta.cut or meta.delays_ms or meta.ballast_bytes or meta.corrupt > 0
+        if plants and not self._settings.chaos:
+            raise Forbidden(NOT_ARMED)
         faults, mended, flipped = self._faults, 0, 0
         if meta.heal:
             faults.heal()

@@ -17,7 +17,7 @@ Cli = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with diskless.local_cluster(agents=4, data_shards=2, parity_shards=1) as cluster:
+    with diskless.local_cluster(agents=4, data_shards=2, parity_shards=1, chaos=True) as cluster:
         yield cluster
 
 
