@@ -47,7 +47,8 @@ def local_cluster(
 ) -> "LocalCluster":
     """A cluster inside this process, for a `with` block; it ends with the block.
 
-    `tls` encrypts its TCP doors, `chaos` lets faults be planted in its agents. Raises BadSettings, in one line that says what to change.
+    `tls` encrypts its TCP doors, `chaos` lets faults be planted in its agents. Raises
+    BadSettings, in one line that says what to change.
     """
     from diskless.launch.local import LocalCluster  # gRPC is slow to import
 

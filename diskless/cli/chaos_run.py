@@ -209,8 +209,8 @@ def _given(context: Context) -> Iterator[None]:
     name = context.cluster_name()
     if not descriptor.descriptor_path(name).exists():
         raise NoCluster(
-            f"no cluster {name!r} is known here: start it with `diskless up --chaos --name {name}`, or "
-            "let --local start one for this run"
+            f"no cluster {name!r} is known here: start it with `diskless up --chaos --name "
+            f"{name}`, or let --local start one for this run"
         )
     yield
 

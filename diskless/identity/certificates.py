@@ -1,7 +1,7 @@
 """The cluster's own certificate authority, and the certificates that it issues.
 
-The only import of `cryptography`. An agent's certificate names its slot in its cluster
-(`agent-3.CLUSTER.diskless`), its host and its address, and serves both sides of a connection.
+An agent's certificate names its slot in its cluster (`agent-3.CLUSTER.diskless`), its host and
+its address, and serves both sides of a connection.
 Chains carry the authority's certificate, so that whoever knows its fingerprint can compare.
 """
 

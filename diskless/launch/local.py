@@ -20,6 +20,10 @@ import uvloop
 from diskless.client.client import Client, connect
 from diskless.client.descriptor import Descriptor, remove, save
 from diskless.config import ClusterSettings
+from diskless.identity.certificates import Pair, make_authority
+from diskless.identity.claims import make_root
+from diskless.identity.keyfile import Keys
+from diskless.launch.certify import certificates_for
 from diskless.node import Node, NodeSettings, read_wall_ms
 from diskless.protocol.messages import Peer
 
@@ -42,8 +46,9 @@ class LocalCluster:
         """`hosts` names the failure domain of slots; by default all share one. `wall_clocks`
         are read, in milliseconds, by slots whose wall clock is not the machine's."""
         self.settings = settings.validate()
-        self.secret = secrets.token_hex(32)
+        self.secret = make_root().hex()
         self.cluster_id = secrets.token_hex(8)
+        self.authority = self._make_authority()
         self.nodes: dict[int, Node] = {}
         self._hosts = dict(hosts or {})
         self._wall_clocks = dict(wall_clocks or {})
@@ -63,6 +68,11 @@ class LocalCluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _make_authority(self) -> Pair:
+        if not self.settings.tls:
+            return Pair(b"", b"")
+        return make_authority(self.settings.name, self.cluster_id)
 
     @property
     def uri(self) -> str:
@@ -114,6 +124,8 @@ class LocalCluster:
             cluster=self.cluster_id,
             name=self.settings.name,
             secret=self.secret,
+            authority=self.authority.chain.decode(),
+            authority_key=self.authority.key.decode(),
             settings=self.settings.to_dict(),
             gateways=[
                 Peer(slot, node.gateway_address, node.settings.socket_path, "localhost", True)
@@ -133,6 +145,13 @@ class LocalCluster:
 
     async def _start(self, slot: int) -> None:
         assert slot not in self.nodes, f"slot {slot} runs already"
+        keys = Keys(
+            cluster=self.cluster_id,
+            name=self.settings.name,
+            root=self.secret,
+            authority=self.authority.chain.decode(),
+            authority_key=self.authority.key.decode(),
+        )
         node = Node(
             NodeSettings(
                 cluster=self.settings,
@@ -144,6 +163,9 @@ class LocalCluster:
                 node="local",
                 seeds={other: node.address for other, node in self.nodes.items()},
                 wall_ms=self._wall_clocks.get(slot, read_wall_ms),
+                tls=certificates_for(
+                    self.settings, keys, slot=slot, hosts=("127.0.0.1", "localhost")
+                ),
             )
         )
         await node.start()

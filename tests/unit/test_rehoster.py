@@ -12,6 +12,7 @@ import pytest
 
 from diskless.config import ClusterSettings, Tuning
 from diskless.errors import LaunchFailed
+from diskless.identity.keyfile import Keys
 from diskless.launch import agents, probe, ray_link, rehoster, spread
 from diskless.launch.agents import Identity
 from diskless.launch.private_ray import NODE_PATIENCE
@@ -30,7 +31,8 @@ from diskless.model import AgentInfo
 from tests.support import eventually
 
 GONE, SPARE = RayNode("gone", "a", "10.0.0.1"), RayNode("spare", "b", "10.0.0.2")
-IDENTITY = Identity(ClusterSettings(tuning=Tuning(repair_delay_s=1)), "c", "s")
+KEYS = Keys(cluster="c", name="default", root="s")
+IDENTITY = Identity(ClusterSettings(tuning=Tuning(repair_delay_s=1)), KEYS, one_host=False)
 CLOSED_S, SILENT_S = PATIENCE_S[Door.CLOSED], PATIENCE_S[Door.SILENT]
 
 
@@ -119,7 +121,7 @@ class World:
         """Nothing is lost without these."""
         self.leads = True
         self.told: dict[int, str] = {}
-        self.rehoster = Rehoster(IDENTITY, self, one_host=False)
+        self.rehoster = Rehoster(IDENTITY, self)
 
     def look(self) -> dict[int, str]:
         asyncio.run(self.rehoster.look())
