@@ -241,6 +241,7 @@ class Node:
             uploads=self.uploads,
             faults=self.faults,
             shards=self.shards,
+            tls=settings.tls,
         )
         _raise_file_limit()
         self.gateway = Gateway(

@@ -32,8 +32,10 @@ from diskless.errors import (
     TooFewAgents,
     Unavailable,
 )
+from diskless.gateway.certificate import CertificateDoor
 from diskless.gateway.history import HistoryDoor
 from diskless.gateway.server import Answer, ConnectionId
+from diskless.identity.certificates import Certificates
 from diskless.model import FileRecord, Stripe, StripeId, cut, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
@@ -64,6 +66,7 @@ class ClientDoor:
         uploads: Uploads,
         faults: Faults,
         shards: ShardStore,
+        tls: Certificates | None = None,
     ) -> None:
         self._settings = settings
         self._cluster_id = cluster_id
@@ -94,6 +97,7 @@ class ClientDoor:
             Kind.EVENTS: self._events,
             Kind.DRAIN: self._drain,
             **HistoryDoor(namespace).handlers,
+            Kind.RENEW: CertificateDoor(tls).renew,
             Kind.FAULTS: self._plant,
         }
 

@@ -42,13 +42,17 @@ class LocalCluster:
         *,
         hosts: Mapping[int, str] | None = None,
         wall_clocks: Mapping[int, Callable[[], int]] | None = None,
+        tls: bool = False,
     ) -> None:
         """`hosts` names the failure domain of slots; by default all share one. `wall_clocks`
-        are read, in milliseconds, by slots whose wall clock is not the machine's."""
-        self.settings = settings.validate()
+        are read, in milliseconds, by slots whose wall clock is not the machine's. `tls` makes an
+        authority for this cluster, which issues a certificate to each agent."""
+        self.settings = replace(settings, tls=tls or bool(settings.tls)).validate()
         self.secret = make_root().hex()
         self.cluster_id = secrets.token_hex(8)
-        self.authority = self._make_authority()
+        self.authority: Pair | None = None
+        if self.settings.tls:
+            self.authority = make_authority(settings.name, self.cluster_id)
         self.nodes: dict[int, Node] = {}
         self._hosts = dict(hosts or {})
         self._wall_clocks = dict(wall_clocks or {})
@@ -68,11 +72,6 @@ class LocalCluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _make_authority(self) -> Pair:
-        if not self.settings.tls:
-            return Pair(b"", b"")
-        return make_authority(self.settings.name, self.cluster_id)
 
     @property
     def uri(self) -> str:
@@ -101,6 +100,17 @@ class LocalCluster:
         for node in self.nodes.values():
             self.run(node.sees(len(self.nodes), START_TIMEOUT_S))
 
+    def renew(self, *slots: int) -> None:
+        """Gives agents new certificates."""
+
+        async def refresh(slot: int) -> None:
+            tls = self.nodes[slot].settings.tls
+            assert tls is not None, "this cluster has no TLS"
+            tls.refresh()
+
+        for slot in slots:
+            self.run(refresh(slot))
+
     def grow(self, agents: int) -> None:
         """Adds slots, as `diskless up --agents` does; what runs is not told of it."""
         added = range(self.settings.agents, agents)
@@ -119,13 +129,24 @@ class LocalCluster:
             self._loop.close()
         shutil.rmtree(self._dir, ignore_errors=True)
 
+    @property
+    def _keys(self) -> Keys:
+        authority = self.authority or Pair(b"", b"")
+        return Keys(
+            cluster=self.cluster_id,
+            name=self.settings.name,
+            root=self.secret,
+            authority=authority.chain.decode(),
+            authority_key=authority.key.decode(),
+        )
+
     def _descriptor(self) -> Descriptor:
         return Descriptor(
             cluster=self.cluster_id,
             name=self.settings.name,
             secret=self.secret,
-            authority=self.authority.chain.decode(),
-            authority_key=self.authority.key.decode(),
+            authority=self._keys.authority,
+            authority_key=self._keys.authority_key,
             settings=self.settings.to_dict(),
             gateways=[
                 Peer(slot, node.gateway_address, node.settings.socket_path, "localhost", True)
@@ -145,13 +166,6 @@ class LocalCluster:
 
     async def _start(self, slot: int) -> None:
         assert slot not in self.nodes, f"slot {slot} runs already"
-        keys = Keys(
-            cluster=self.cluster_id,
-            name=self.settings.name,
-            root=self.secret,
-            authority=self.authority.chain.decode(),
-            authority_key=self.authority.key.decode(),
-        )
         node = Node(
             NodeSettings(
                 cluster=self.settings,
@@ -164,7 +178,7 @@ class LocalCluster:
                 seeds={other: node.address for other, node in self.nodes.items()},
                 wall_ms=self._wall_clocks.get(slot, read_wall_ms),
                 tls=certificates_for(
-                    self.settings, keys, slot=slot, hosts=("127.0.0.1", "localhost")
+                    self.settings, self._keys, slot=slot, hosts=("127.0.0.1", "localhost")
                 ),
             )
         )

@@ -45,6 +45,7 @@ class Kind(IntEnum):
     ROLLBACK = 24
     DIFF = 25
     USAGE = 26
+    RENEW = 28
     FAULTS = 32
     DONE = 0x80
     REFUSED = 0x81
@@ -378,6 +379,24 @@ class Planted(Struct):
     mended: int
 
 
+class Renew(Struct, omit_defaults=True):
+    """Has the very agent that is asked show a new certificate from now on, or only say what it
+    shows."""
+
+    show: bool = False
+
+
+class Certificate(Struct):
+    """What an agent shows of itself at its TCP doors; without TLS there is no fingerprint."""
+
+    fingerprint: str = ""
+    """SHA-256, in hex."""
+    begins_s: int = 0
+    ends_s: int = 0
+    """Unix times."""
+    renewed: bool = False
+
+
 class Drain(Struct):
     """Moves everything off an agent, or, with `undo`, lets it take shards again."""
 
@@ -434,6 +453,7 @@ REQUESTS: dict[Kind, type[Struct]] = {
     Kind.ROLLBACK: Rollback,
     Kind.DIFF: Diff,
     Kind.USAGE: Usage,
+    Kind.RENEW: Renew,
     Kind.FAULTS: Faults,
 }
 
