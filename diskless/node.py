@@ -44,11 +44,14 @@ from diskless.gateway.handlers import ClientDoor
 from diskless.gateway.server import Gateway
 from diskless.identity.certificates import Certificates, is_due, validity
 from diskless.identity.claims import Keyring
+from diskless.identity.handshake import Doorkeeper
+from diskless.identity.refusals import Refusals
 from diskless.model import format_address, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.peers import Peers
 from diskless.rpc.server import AgentServer
+from diskless.rpc.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -126,8 +129,14 @@ class Node:
         )
         self.lag = LagMeter(time.monotonic)
         self.faults = Faults()
+        tls = self.settings.tls
+        self._tls = None if tls is None else Tls(tls, cluster=self.settings.cluster_id)
         self.peers = Peers(
-            slot=self.slot, secret=self.settings.secret, tuning=tuning, faults=self.faults
+            slot=self.slot,
+            keyring=self.settings.keyring,
+            tuning=tuning,
+            faults=self.faults,
+            tls=self._tls,
         )
         self.replica = Replica(
             slot=self.slot,
@@ -222,9 +231,13 @@ class Node:
     def _open_doors(self) -> None:
         """What other agents and clients reach."""
         settings = self.settings
+        self.doorkeeper = Doorkeeper(settings.keyring, slot=self.slot)
+        self.refusals = Refusals()
         self.server = AgentServer(
             slot=self.slot,
-            secret=settings.secret,
+            doorkeeper=self.doorkeeper,
+            refusals=self.refusals,
+            tls=self._tls,
             shards=self.shards,
             rebuilds=self.rebuilder,
             namespace=self.replica,
