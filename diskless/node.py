@@ -41,6 +41,7 @@ from diskless.agent.writer import Writer
 from diskless.config import ClusterSettings
 from diskless.errors import BadSettings
 from diskless.gateway.handlers import ClientDoor
+from diskless.gateway.marks import Marks
 from diskless.gateway.server import Gateway
 from diskless.identity.certificates import Certificates, is_due, validity
 from diskless.identity.claims import Keyring
@@ -254,12 +255,15 @@ class Node:
             uploads=self.uploads,
             faults=self.faults,
             shards=self.shards,
+            marks=Marks(settings.keyring),
             tls=settings.tls,
         )
         _raise_file_limit()
         self.gateway = Gateway(
             self.door,
-            secret=settings.secret,
+            doorkeeper=self.doorkeeper,
+            refusals=self.refusals,
+            tls=settings.tls,
             tuning=settings.cluster.tuning,
             memory=self.memory,
         )

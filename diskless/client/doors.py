@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from diskless.client.client import Client
-from diskless.client.connection import connect
 from diskless.client.descriptor import Descriptor
+from diskless.client.greeting import Greeter
 from diskless.protocol.messages import Kind, Peer
 
 TIMEOUT_S = 2.0
@@ -19,7 +19,7 @@ class Doors:
 
     def __init__(self, known: Descriptor, client: Client, *, label: str) -> None:
         """`label` is how agents call us in their logs."""
-        self._known = known
+        self._greeter = Greeter(known)
         self._client = client
         self._label = label
 
@@ -30,13 +30,7 @@ class Doors:
     def ask(self, peer: Peer, kind: Kind, meta: Struct) -> Any:
         """What that agent replies. Raises Unavailable when it does not, or why it refuses."""
         deadline = time.monotonic() + TIMEOUT_S
-        connection = connect(
-            peer,
-            cluster=self._known.cluster,
-            secret=self._known.secret,
-            client=self._label,
-            deadline=deadline,
-        )
+        connection = self._greeter.connect(peer, client=self._label, deadline=deadline)
         try:
             reply = connection.request(kind, meta, deadline=deadline)
         finally:

@@ -20,13 +20,14 @@ import uvloop
 from diskless.client.client import Client, connect
 from diskless.client.descriptor import Descriptor, remove, save
 from diskless.config import ClusterSettings
-from diskless.identity.certificates import Pair, make_authority
-from diskless.identity.claims import make_root
+from diskless.identity.certificates import Pair, issue, make_authority
+from diskless.identity.claims import Keyring, make_root
 from diskless.identity.keyfile import Keys
 from diskless.launch.certify import certificates_for
 from diskless.node import Node, NodeSettings, read_wall_ms
 from diskless.protocol.messages import Peer
 
+BIND_HOST = "127.0.0.1"
 START_TIMEOUT_S = 30.0
 CALL_TIMEOUT_S = 60.0
 
@@ -78,8 +79,21 @@ class LocalCluster:
         """Where its files are, for fsspec, Spark and `diskless.connect`."""
         return f"diskless://{self.settings.name}/"
 
-    def connect(self, *, timeout_s: float = CALL_TIMEOUT_S) -> Client:
-        return connect(self.uri, timeout_s=timeout_s)
+    @property
+    def keyring(self) -> Keyring:
+        return Keyring.from_hex(self.cluster_id, self.secret)
+
+    def token(self, *paths: str, name: str = "client", writes: bool = True) -> str:
+        """A client's, for these paths."""
+        return self.keyring.client(name, paths=paths or ("/",), writes=writes).token
+
+    def connect(self, *, token: str = "", timeout_s: float = CALL_TIMEOUT_S) -> Client:
+        return connect(self.uri, token=token, timeout_s=timeout_s)
+
+    def issue(self, slot: int) -> Pair:
+        """A certificate for an agent of a cluster with TLS."""
+        assert self.authority is not None
+        return issue(self.authority, cluster=self.cluster_id, slot=slot, hosts=[BIND_HOST])
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the agents' loop and returns its result."""
@@ -166,6 +180,7 @@ class LocalCluster:
 
     async def _start(self, slot: int) -> None:
         assert slot not in self.nodes, f"slot {slot} runs already"
+        hosts = (BIND_HOST, "localhost")
         node = Node(
             NodeSettings(
                 cluster=self.settings,
@@ -173,13 +188,12 @@ class LocalCluster:
                 secret=self.secret,
                 slot=slot,
                 socket_path=str(self._dir / f"agent-{slot}.sock"),
+                bind_host=BIND_HOST,
+                tls=certificates_for(self.settings, self._keys, slot=slot, hosts=hosts),
                 failure_domain=self._hosts.get(slot, "localhost"),
                 node="local",
                 seeds={other: node.address for other, node in self.nodes.items()},
                 wall_ms=self._wall_clocks.get(slot, read_wall_ms),
-                tls=certificates_for(
-                    self.settings, self._keys, slot=slot, hosts=("127.0.0.1", "localhost")
-                ),
             )
         )
         await node.start()
