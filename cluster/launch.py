@@ -139,6 +139,7 @@ class Launcher:
             *("up", "--name", chosen.name, "--ray-address", self.config.ray_address),
             *("--agents", str(chosen.agents), "--memory", chosen.memory),
             *("-m", str(chosen.data_shards), "-k", str(chosen.parity_shards)),
+            *chosen.security,
         )
         found = {"spark.master": self.config.master} | diskless.spark.properties(chosen.name)
         path = self._state.spark_defaults

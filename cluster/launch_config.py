@@ -42,6 +42,23 @@ class Diskless(Struct, forbid_unknown_fields=True):
     data_shards: int = 4
     parity_shards: int = 2
     memory: str = "256MiB"
+    tls: bool | None = None
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    chaos: bool = False
+
+    @property
+    def security(self) -> list[str]:
+        """What `diskless up` is told of TLS and of chaos."""
+        options = [] if self.tls is None else ["--tls" if self.tls else "--no-tls"]
+        for option, path in (
+            ("--tls-cert", self.tls_cert),
+            ("--tls-key", self.tls_key),
+            ("--tls-ca", self.tls_ca),
+        ):
+            options += (option, path) if path else ()
+        return [*options, *(["--chaos"] if self.chaos else [])]
 
     def check(self) -> None:
         ClusterSettings(
@@ -50,6 +67,10 @@ class Diskless(Struct, forbid_unknown_fields=True):
             data_shards=self.data_shards,
             parity_shards=self.parity_shards,
             memory_bytes=parse_bytes(self.memory),
+            tls=self.tls,
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
+            tls_ca=self.tls_ca,
         ).validate()
 
 
