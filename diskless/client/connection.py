@@ -13,7 +13,6 @@ closed from the start, without a word on the stream.
 import atexit
 import os
 import socket
-import ssl
 import time
 import weakref
 from collections.abc import Sequence
@@ -22,7 +21,6 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from diskless.config import KIB
 from diskless.errors import BadFrame, DisklessError, Garbled, Unavailable
 from diskless.model import ClusterStatus, slot_name
 from diskless.protocol import messages
@@ -45,10 +43,6 @@ Buffer = bytes | bytearray | memoryview
 
 _TLS_ALERT = b"\x15\x03"
 """How what an agent that expects TLS says to a client without begins."""
-
-TLS_RECORD_BYTES = 16 * KIB
-JOIN_BYTES_MAX = 4 * KIB
-"""Smaller parts of a frame are encrypted together with the next."""
 
 _REPLIES: dict[Kind, Any] = {
     Kind.HELLO: messages.Challenged,
@@ -306,46 +300,6 @@ class Connection:
     def _broken(self, why: str, kind: type[Unavailable] = Unavailable) -> Unavailable:
         self.close()
         return kind(f"{describe(self.peer)} {why}")
-
-
-class TlsConnection(Connection):
-    """A connection whose socket encrypts."""
-
-    _socket: ssl.SSLSocket
-
-    def is_stale(self) -> bool:
-        """Asked of the socket below: an idle connection has nothing to decrypt."""
-        try:
-            self._socket.settimeout(0)
-            socket.socket.recv(self._socket, 1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        return True
-
-    def _send_all(self, buffers: list[Buffer], deadline: float) -> None:
-        """An encrypting socket takes one buffer at a time. A small one goes with the next: a
-        record of its own costs more than copying it."""
-        small = b""
-        for buffer in buffers:
-            if len(buffer) <= JOIN_BYTES_MAX:
-                small += buffer
-                continue
-            if small:
-                self._send_one(small + bytes(buffer[: TLS_RECORD_BYTES - len(small)]), deadline)
-                buffer = memoryview(buffer)[TLS_RECORD_BYTES - len(small) :]
-                small = b""
-            self._send_one(buffer, deadline)
-        if small:
-            self._send_one(small, deadline)
-
-    def _send_one(self, buffer: Buffer, deadline: float) -> None:
-        self._limit_wait(deadline)
-        try:
-            self._socket.sendall(buffer)
-        except OSError as error:
-            raise self._broken(say_why(error)) from error
 
 
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()

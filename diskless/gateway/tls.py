@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 RECEIVED_BYTES = 64 * KIB
 """What is received at once, into a buffer that all connections of a gateway share."""
-ENCRYPTED_BYTES = 64 * KIB
+ENCRYPTED_BYTES = 32 * KIB
 """What is encrypted at once: OpenSSL's buffer keeps the size that it once had."""
 
 
@@ -84,18 +84,19 @@ class TlsLayer(asyncio.BufferedProtocol):
     def _decrypt(self) -> None:
         """Hands on what has come, until there is no more or it is told to pause. A record has
         16 KiB at most, so that several fill the buffer of the connection."""
-        while self._reading and not self._over:
+        tls, incoming = self._tls, self._incoming
+        while self._reading and not self._over and (incoming.pending or tls.pending()):
             view = self._above.get_buffer(-1)
             size, filled = len(view), 0
             ended = False
             try:
-                while filled < size:
-                    count = cast(int, self._tls.read(size - filled, view[filled:]))
+                while filled < size and (incoming.pending or tls.pending()):
+                    count = cast(int, tls.read(size - filled, view[filled:]))
                     if not count:
                         ended = True
                         break
                     filled += count
-            except ssl.SSLWantReadError:
+            except ssl.SSLWantReadError:  # it has a part of a record
                 if not filled:
                     return
             if filled:
@@ -134,11 +135,13 @@ class TlsLayer(asyncio.BufferedProtocol):
         encrypted: list[bytes] = []
         for part in parts:
             view = memoryview(part).cast("B")
-            while view:
-                view = view[self._tls.write(view) :]
+            for start in range(0, len(view), ENCRYPTED_BYTES):
+                # Its buffer has room for any size, so it takes all of it.
+                self._tls.write(view[start : start + ENCRYPTED_BYTES])
                 if self._outgoing.pending >= ENCRYPTED_BYTES:
                     encrypted.append(self._outgoing.read())
-        encrypted.append(self._outgoing.read())
+        if self._outgoing.pending:
+            encrypted.append(self._outgoing.read())
         if len(encrypted) == 1:
             self._below.write(encrypted[0])
         else:
