@@ -180,7 +180,7 @@ class Launcher:
         base = private_ray.environment(str(self._token), os.environ)
         if not self.config.head.host.startswith("127."):
             del base[private_ray.LOOPBACK_ONLY]
-        return private_ray.with_package(base)
+        return private_ray.with_package(base | self.config.ray.tls)
 
     @property
     def _token(self) -> Path:

@@ -28,6 +28,26 @@ class Head(Struct, forbid_unknown_fields=True):
 
 class Ray(Struct, forbid_unknown_fields=True):
     token: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+
+    @property
+    def tls(self) -> dict[str, str]:
+        """What encrypts Ray's own traffic, as its processes want it in their environment."""
+        if not self.tls_cert:
+            return {}
+        return {
+            "RAY_USE_TLS": "1",
+            "RAY_TLS_SERVER_CERT": self.tls_cert,
+            "RAY_TLS_SERVER_KEY": self.tls_key,
+            "RAY_TLS_CA_CERT": self.tls_ca,
+        }
+
+    def check(self) -> None:
+        paths = [self.tls_cert, self.tls_key, self.tls_ca]
+        if any(paths) and not all(path.startswith("/") for path in paths):
+            raise BadSettings("[ray] needs whole paths for tls_cert, tls_key and tls_ca, or none")
 
 
 class Spark(Struct, forbid_unknown_fields=True):
@@ -94,6 +114,7 @@ def load_config(path: Path) -> Config:
     try:
         config = msgspec.convert(tomllib.loads(path.read_text()), Config)
         config.head.check()
+        config.ray.check()
         config.diskless.check()
     except (
         OSError,
