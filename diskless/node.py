@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from xxhash import xxh3_64_intdigest
@@ -38,10 +39,11 @@ from diskless.agent.sweeper import Sweeper
 from diskless.agent.uploads import Uploads
 from diskless.agent.writer import Writer
 from diskless.config import ClusterSettings
+from diskless.errors import BadSettings
 from diskless.gateway.handlers import ClientDoor
 from diskless.gateway.marks import Marks
 from diskless.gateway.server import Gateway
-from diskless.identity.certificates import Certificates
+from diskless.identity.certificates import Certificates, is_due, validity
 from diskless.identity.claims import Keyring
 from diskless.identity.handshake import Doorkeeper
 from diskless.identity.refusals import Refusals
@@ -62,6 +64,7 @@ TRIM_PART = 1 / 200
 of its time that takes so much at most: it takes longer the larger the heap is."""
 TRIM_SHARE = 3 / 4
 """Of its memory in use, from which on an agent gives free parts of its heap back."""
+CERTIFICATE_LOOK_S = 600.0
 GATEWAY_PORTS = range(20_000, 32_000)
 
 
@@ -253,6 +256,7 @@ class Node:
             faults=self.faults,
             shards=self.shards,
             marks=Marks(settings.keyring),
+            tls=settings.tls,
         )
         _raise_file_limit()
         self.gateway = Gateway(
@@ -306,6 +310,8 @@ class Node:
         self._spawn(self.sweeper.run())
         self._spawn(self._trim_heap())
         self._spawn(self.scrubber.run())
+        if self.settings.tls is not None:
+            self._spawn(self._keep_certificate(self.settings.tls))
 
     async def form(self, addresses: Mapping[int, str]) -> None:
         """Makes this agent a founder of a new cluster. Only ever called by `up`."""
@@ -370,6 +376,23 @@ class Node:
         cluster = self.settings.cluster
         allowed = cluster.tuning.inline_share_max * cluster.memory_bytes
         return self.memory.room(Use.DATA) > 0 and self.replica.state.bytes_inline < allowed
+
+    async def _keep_certificate(self, tls: Certificates) -> None:
+        """Renews it before it expires. One that the operator brings is there when he has brought
+        it, so it is looked for again and again."""
+        while True:
+            await asyncio.sleep(CERTIFICATE_LOOK_S)
+            now = datetime.fromtimestamp(self.settings.wall_ms() / 1000, UTC)
+            if not is_due(tls.pair.chain, now):
+                continue
+            slot, (_, end) = slot_name(self.slot), validity(tls.pair.chain)
+            try:
+                renewed = tls.refresh()
+            except BadSettings as error:
+                log.error("certificate not renewed slot=%s until=%s error=%s", slot, end, error)
+            else:
+                said = "renewed" if renewed else "expires soon, and there is no other"
+                log.warning("certificate %s slot=%s until=%s", said, slot, end)
 
     async def _trim_heap(self) -> None:
         """Keeps the holes of a nearly full heap from counting as memory in use."""
