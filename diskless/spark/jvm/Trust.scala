@@ -4,7 +4,7 @@ import java.io.ByteArrayInputStream
 import java.security.KeyStore
 import java.security.cert.{
   CertificateException, CertificateExpiredException, CertificateFactory,
-  CertificateNotYetValidException, CertPathBuilderException}
+  CertificateNotYetValidException, CertPathBuilderException, CertPathValidatorException}
 import java.util.Base64
 import javax.net.ssl.{SSLContext, SSLEngine, TrustManagerFactory}
 
@@ -64,13 +64,19 @@ private[spark] object Trust {
   /** What is wrong with whoever showed a certificate that was refused. */
   def explain(error: Throwable): String = {
     val causes = Iterator.iterate(error)(_.getCause).takeWhile(_ != null).take(CausesMax).toVector
-    causes.collectFirst {
-      case expired: CertificateExpiredException => s"its certificate has expired ($expired)"
-      case early: CertificateNotYetValidException => s"its certificate is not valid yet ($early)"
-      case _: CertPathBuilderException => "its certificate is not signed by the cluster's authority"
-      case wrong: CertificateException if wrong.getCause == null =>
-        s"its certificate is for somebody else (${wrong.getMessage})"
-    }.getOrElse(s"TLS failed (${error.getMessage})")
+    def found(what: PartialFunction[Throwable, String]): Option[String] =
+      causes.collectFirst(what)
+    found {
+      case expired: CertificateExpiredException =>
+        s"its certificate has expired (${expired.getMessage})"
+      case early: CertificateNotYetValidException =>
+        s"its certificate is not valid yet (${early.getMessage})"
+    }.orElse(found {
+      case _: CertPathBuilderException | _: CertPathValidatorException =>
+        "its certificate is not signed by the cluster's authority"
+    }).orElse(found {
+      case wrong: CertificateException => s"its certificate is another's (${wrong.getMessage})"
+    }).getOrElse(s"TLS failed (${error.getMessage})")
   }
 
   private val CausesMax = 10

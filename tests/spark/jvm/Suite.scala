@@ -27,7 +27,8 @@ abstract class Suite {
 object Suites {
   private lazy val all: Map[String, Suite] = Seq(
     new CreateSuite, new ReadSuite, new RenameSuite, new DirectorySuite, new FileContextSuite,
-    new CheckpointSuite, new RaceSuite, new ConnectionSuite, new RoutesSuite, new SnapshotSuite)
+    new CheckpointSuite, new RaceSuite, new ConnectionSuite, new HandshakeSuite, new TlsSuite,
+    new RoutesSuite, new SnapshotSuite)
     .map(suite => suite.getClass.getSimpleName -> suite).toMap
 
   /** Runs one case; throws what it throws. */
