@@ -39,9 +39,12 @@ from diskless.agent.uploads import Uploads
 from diskless.agent.writer import Writer
 from diskless.config import ClusterSettings
 from diskless.gateway.handlers import ClientDoor
+from diskless.gateway.marks import Marks
 from diskless.gateway.server import Gateway
 from diskless.identity.certificates import Certificates
 from diskless.identity.claims import Keyring
+from diskless.identity.handshake import Doorkeeper
+from diskless.identity.refusals import Refusals
 from diskless.model import format_address, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
@@ -219,6 +222,8 @@ class Node:
     def _open_doors(self) -> None:
         """What other agents and clients reach."""
         settings = self.settings
+        self.doorkeeper = Doorkeeper(settings.keyring, slot=self.slot)
+        self.refusals = Refusals()
         self.server = AgentServer(
             slot=self.slot,
             secret=settings.secret,
@@ -238,11 +243,14 @@ class Node:
             uploads=self.uploads,
             faults=self.faults,
             shards=self.shards,
+            marks=Marks(settings.keyring),
         )
         _raise_file_limit()
         self.gateway = Gateway(
             self.door,
-            secret=settings.secret,
+            doorkeeper=self.doorkeeper,
+            refusals=self.refusals,
+            tls=settings.tls,
             tuning=settings.cluster.tuning,
             memory=self.memory,
         )

@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping
 
 from diskless.client import Client
-from diskless.client.connection import connect
 from diskless.client.descriptor import Descriptor
+from diskless.client.greeting import Greeter
 from diskless.errors import Unavailable
 from diskless.protocol.messages import Faults, Kind, Peer, Planted
 
@@ -16,7 +16,7 @@ class Doors:
     """The agents' own gateways: nothing is routed, and nothing is tried twice."""
 
     def __init__(self, known: Descriptor, client: Client) -> None:
-        self._known = known
+        self._greeter = Greeter(known)
         self._client = client
 
     def peers(self) -> Mapping[int, Peer]:
@@ -26,13 +26,7 @@ class Doors:
     def plant(self, peer: Peer, faults: Faults) -> Planted:
         """Raises Unavailable when that agent does not answer."""
         deadline = time.monotonic() + TIMEOUT_S
-        connection = connect(
-            peer,
-            cluster=self._known.cluster,
-            secret=self._known.secret,
-            client="chaos",
-            deadline=deadline,
-        )
+        connection = self._greeter.connect(peer, client="chaos", deadline=deadline)
         try:
             reply = connection.request(Kind.FAULTS, faults, deadline=deadline)
         finally:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
-from diskless.errors import BadSettings
+from diskless.errors import BadRequest, BadSettings
 from diskless.model import slot_name
 
 AUTHORITY_DAYS = 3650
@@ -48,6 +48,13 @@ def server_name(cluster: str, slot: int) -> str:
 def any_server_name(cluster: str) -> str:
     """The name that every agent of a cluster has, for callers that do not know its slot."""
     return f"any.{cluster}.diskless"
+
+
+def expected_name(cluster: str, slot: int, host: str, *, by_host: bool) -> str:
+    """What the certificate of whoever answers at `host` must name; a slot below 0 is unknown."""
+    if by_host:
+        return host
+    return any_server_name(cluster) if slot < 0 else server_name(cluster, slot)
 
 
 def make_authority(name: str, cluster: str, *, now: datetime | None = None) -> Pair:
@@ -110,6 +117,17 @@ def issue(
 def fingerprint(pem: bytes) -> str:
     """SHA-256 of the first certificate, in hex, as clients compare it."""
     return x509.load_pem_x509_certificate(pem).fingerprint(hashes.SHA256()).hex()
+
+
+def is_own_authority(pem: bytes) -> bool:
+    """Whether a cluster made this authority for itself: then certificates name slots. Raises
+    BadRequest if it is no certificate."""
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise BadRequest(f"that is no certificate: {error}") from None
+    organizations = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    return any(one.value == "diskless" for one in organizations)
 
 
 def validity(pem: bytes) -> tuple[datetime, datetime]:
@@ -228,9 +246,7 @@ class Certificates:
 
     def expected_name(self, cluster: str, slot: int, host: str) -> str:
         """What the certificate of whoever answers at `host` must name."""
-        if self.by_host:
-            return host
-        return any_server_name(cluster) if slot < 0 else server_name(cluster, slot)
+        return expected_name(cluster, slot, host, by_host=self.by_host)
 
 
 def _builder(

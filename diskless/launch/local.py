@@ -20,9 +20,12 @@ import uvloop
 from diskless.client.client import Client, connect
 from diskless.client.descriptor import Descriptor, remove, save
 from diskless.config import ClusterSettings
+from diskless.identity.certificates import Certificates, Pair, issue, make_authority
+from diskless.identity.claims import Keyring
 from diskless.node import Node, NodeSettings, read_wall_ms
 from diskless.protocol.messages import Peer
 
+BIND_HOST = "127.0.0.1"
 START_TIMEOUT_S = 30.0
 CALL_TIMEOUT_S = 60.0
 
@@ -38,12 +41,15 @@ class LocalCluster:
         *,
         hosts: Mapping[int, str] | None = None,
         wall_clocks: Mapping[int, Callable[[], int]] | None = None,
+        tls: bool = False,
     ) -> None:
         """`hosts` names the failure domain of slots; by default all share one. `wall_clocks`
-        are read, in milliseconds, by slots whose wall clock is not the machine's."""
+        are read, in milliseconds, by slots whose wall clock is not the machine's. With `tls`
+        its TCP doors are encrypted."""
         self.settings = settings.validate()
         self.secret = secrets.token_hex(32)
         self.cluster_id = secrets.token_hex(8)
+        self.authority = make_authority(settings.name, self.cluster_id) if tls else None
         self.nodes: dict[int, Node] = {}
         self._hosts = dict(hosts or {})
         self._wall_clocks = dict(wall_clocks or {})
@@ -69,8 +75,21 @@ class LocalCluster:
         """Where its files are, for fsspec, Spark and `diskless.connect`."""
         return f"diskless://{self.settings.name}/"
 
-    def connect(self, *, timeout_s: float = CALL_TIMEOUT_S) -> Client:
-        return connect(self.uri, timeout_s=timeout_s)
+    @property
+    def keyring(self) -> Keyring:
+        return Keyring.from_hex(self.cluster_id, self.secret)
+
+    def token(self, *paths: str, name: str = "client", writes: bool = True) -> str:
+        """A client's, for these paths."""
+        return self.keyring.client(name, paths=paths or ("/",), writes=writes).token
+
+    def connect(self, *, token: str = "", timeout_s: float = CALL_TIMEOUT_S) -> Client:
+        return connect(self.uri, token=token, timeout_s=timeout_s)
+
+    def issue(self, slot: int) -> Pair:
+        """A certificate for an agent of a cluster with TLS."""
+        assert self.authority is not None
+        return issue(self.authority, cluster=self.cluster_id, slot=slot, hosts=[BIND_HOST])
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the agents' loop and returns its result."""
@@ -114,6 +133,7 @@ class LocalCluster:
             cluster=self.cluster_id,
             name=self.settings.name,
             secret=self.secret,
+            authority=self.authority.chain.decode() if self.authority else "",
             settings=self.settings.to_dict(),
             gateways=[
                 Peer(slot, node.gateway_address, node.settings.socket_path, "localhost", True)
@@ -133,6 +153,8 @@ class LocalCluster:
 
     async def _start(self, slot: int) -> None:
         assert slot not in self.nodes, f"slot {slot} runs already"
+        authority = self.authority
+        tls = Certificates(self.issue(slot), authority.chain) if authority else None
         node = Node(
             NodeSettings(
                 cluster=self.settings,
@@ -140,6 +162,8 @@ class LocalCluster:
                 secret=self.secret,
                 slot=slot,
                 socket_path=str(self._dir / f"agent-{slot}.sock"),
+                bind_host=BIND_HOST,
+                tls=tls,
                 failure_domain=self._hosts.get(slot, "localhost"),
                 node="local",
                 seeds={other: node.address for other, node in self.nodes.items()},

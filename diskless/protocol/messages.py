@@ -45,6 +45,7 @@ class Kind(IntEnum):
     ROLLBACK = 24
     DIFF = 25
     USAGE = 26
+    PROVE = 27
     FAULTS = 32
     DONE = 0x80
     REFUSED = 0x81
@@ -55,8 +56,23 @@ class Empty(Struct):
 
 
 class Hello(Struct):
-    secret: str
+    """A client's claims, which are no secret, and what the agent's proof must be about."""
+
+    claims: str
+    nonce: str
     client: str = ""
+
+
+class Challenged(Struct):
+    """The agent's proof that it belongs to the cluster, and what the client's must be about."""
+
+    slot: int
+    nonce: str
+    proof: str
+
+
+class Prove(Struct):
+    proof: str
 
 
 class Peer(Struct, frozen=True):
@@ -88,6 +104,19 @@ class Session(Struct):
     session: int
 
 
+class MarkedExtent(Extent, frozen=True, array_like=True, gc=False):
+    """An extent with the agents' word that its holder may read it; "" where none is needed.
+    The mark of a whole extent is good for its parts."""
+
+    mark: str = ""
+
+
+class MarkedStripe(Stripe, frozen=True, array_like=True, gc=False):
+    """A sealed stripe with the agents' word that it was sealed for its holder."""
+
+    mark: str = ""
+
+
 class NewFile(Struct):
     """One piece of an upload's bytes; the checksum is checked if it is given."""
 
@@ -109,7 +138,7 @@ class Write(Struct, omit_defaults=True):
 
     upload: Natural
     offset: Natural
-    resume: list[Stripe] = []
+    resume: list[MarkedStripe] = []
     ends: list[int] = []
 
 
@@ -118,13 +147,13 @@ class Written(Struct):
 
     received: int
     sealed_from: int
-    sealed: list[Stripe]
+    sealed: list[MarkedStripe]
 
 
 class Commit(Put):
     upload: Natural
     offset: Natural
-    resume: list[Stripe] = []
+    resume: list[MarkedStripe] = []
 
 
 class Abort(Struct):
@@ -155,13 +184,13 @@ class Open(Struct):
 
 class Opened(Struct, omit_defaults=True):
     file: Status
-    extents: list[Extent]
+    extents: list[MarkedExtent]
     places: list[list[int]] = []
     """For each extent the slots that hold its stripe's data shards, if asked for."""
 
 
 class Read(Struct):
-    extents: list[Extent]
+    extents: list[MarkedExtent]
 
 
 class Stat(Struct):
@@ -409,6 +438,7 @@ Mutation = (
 
 REQUESTS: dict[Kind, type[Struct]] = {
     Kind.HELLO: Hello,
+    Kind.PROVE: Prove,
     Kind.SESSION: Empty,
     Kind.ROSTER: Empty,
     Kind.PUT: Put,
