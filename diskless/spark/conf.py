@@ -56,17 +56,20 @@ def properties(
 ) -> dict[str, str]:
     """The properties that make `diskless:///` mean a cluster, everywhere in an application.
 
-    `cluster` is a name, HOST:PORT or a URI; None is the default one. They hold `token`, else
-    one that is made for `grant` with the key in the operator's descriptor (the same grant
-    gives the same token), else the one in the descriptor. With `by_descriptor` they name a
-    client's descriptor instead, a file which is written for it: every host that runs a driver
-    or an executor must have it there. Raises NoCluster, SparkUnusable, BadRequest, and
-    Unauthorized if there is no client's token and no key to make one.
+    `cluster` is a name, HOST:PORT or a URI; None is the default one. They hold `token`, or one
+    that is made for `grant` with the key in the operator's descriptor: the same grant gives the
+    same token. Without either it is that of $DISKLESS_TOKEN, that of the descriptor, or one
+    for all paths. With `by_descriptor` they name a client's descriptor instead, which is
+    written for it: every host that runs a driver or an executor must have that file there.
+    Raises NoCluster, SparkUnusable, BadRequest, and Unauthorized if there is neither a client's
+    token nor a key to make one.
     """
-    found = resolve(cluster or "")
+    if token and grant is not None:
+        raise BadRequest("a token says itself what it is for: give it, or paths, not both")
+    found = resolve(cluster or "", token=token or "")
     if not found.gateways:
         raise NoCluster(f"cluster {found.name} has no gateways: start it with `diskless up`")
-    credential = _credential(found, token, grant)
+    credential = _credential(found, grant)
     settings = {
         JARS: str(jar()),
         f"{PREFIX}impl": FILE_SYSTEM,
@@ -120,10 +123,8 @@ def may_write(rights: str) -> bool:
     return rights == "rw"
 
 
-def _credential(found: Descriptor, token: str | None, grant: Grant | None) -> Credential:
-    if token is not None and grant is not None:
-        raise BadRequest("a token says itself what it is for: give it, or paths, not both")
-    if token is None and (grant is not None or not found.token):
+def _credential(found: Descriptor, grant: Grant | None) -> Credential:
+    if grant is not None or not found.token:
         grant = grant or Grant()
         return found.keyring.client(
             grant.name,
@@ -131,12 +132,10 @@ def _credential(found: Descriptor, token: str | None, grant: Grant | None) -> Cr
             writes=grant.writes,
             expires_s=grant.expires_s,
         )
-    credential = parse_token(token or found.token)
+    credential = parse_token(found.token)
     claims = credential.claims
     if claims.role is not Role.CLIENT:
         raise Unauthorized(f"Spark gets a client's token, and {claims.name!r} is {claims.role}")
-    if found.cluster and claims.cluster != found.cluster:
-        raise Unauthorized(f"the token {claims.name!r} is for another cluster than {found.name!r}")
     return credential
 
 

@@ -155,15 +155,15 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
     }
   }
 
-  /** Nobody there has proved to be an agent, so another may be asked; it is final when all have
-    * been: before we ever met an agent, or if each of them is a stranger now. It is most likely
-    * our token then. Otherwise agents that are away may still come back.
+  /** Nobody there has proved to be an agent, so another may be asked. It is final when nobody is
+    * left who might: before we ever met an agent, if all have failed; later, if at each agent's
+    * address is a stranger. It is most likely our token then.
     */
   private def doubt(peer: Peer, error: DisklessException): Unit = {
     strangers.put(peer.address, error)
     val isFinal =
-      if (routes.hasRoster) routes.peers.forall(known => strangers.containsKey(known.address))
-      else routes.allFailed
+      if (!routes.hasRoster) routes.allFailed
+      else routes.peers.filter(_.up).forall(known => strangers.containsKey(known.address))
     if (isFinal) {
       // Who refused us had more to say than who could not prove itself.
       val telling = strangers.values.asScala.find(Door.isRefusal).getOrElse(error)

@@ -162,7 +162,7 @@ private[spark] final class Connection(
         received.flip()
         read
       }
-      if (count < 0) throw new IOException("closed the connection")
+      if (count < 0) throw new IOException(whyClosed)
       more = count > 0
       if (more) heardAt = System.nanoTime()
       parse()
@@ -170,6 +170,11 @@ private[spark] final class Connection(
     }
     if (more && wire.holdsMore) io.again(() => resume())
   }
+
+  private def whyClosed: String =
+    if (received.remaining >= 2 && received.getShort(received.position()) == TlsAlert) {
+      "expects TLS: set fs.diskless.authority to the certificate of its cluster's authority"
+    } else "closed the connection"
 
   private def parse(): Unit = {
     while (true) {
@@ -248,6 +253,8 @@ private[spark] object Connection {
   private val RequestsMax = 256
   private val ReceiveBytes = 64 << 10
   private val ReadsPerTurn = 16
+  /** How what a door that expects TLS says to who speaks none begins. */
+  private val TlsAlert: Short = 0x1503
   /** Of a frame in a handshake. */
   private val StrangersBytesMax = 6 << 10
 
