@@ -3,6 +3,7 @@
 The JVM cases in jvm/*.scala are compiled as the product is, into a jar of their own.
 """
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -56,8 +57,8 @@ def spark(cluster: LocalCluster) -> Iterator[Any]:
     session = diskless.spark.configure(builder, cluster.uri).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     conf = session._jsc.hadoopConfiguration()
-    for key, value in make_certificates().items():
-        conf.set(f"test.diskless.tls.{key}", value)
+    for key, value in (make_certificates() | make_tokens(cluster)).items():
+        conf.set(f"test.diskless.{key}", value)
     yield session
     session.stop()
 
@@ -82,10 +83,24 @@ def make_certificates() -> dict[str, str]:
         "own-host": issue(cluster="none", hosts=["127.0.0.1"]),
         "other-host": issue(cluster="none", hosts=["127.0.0.2"]),
     }
-    found = {"good.authority": ours.chain.decode()}
+    found = {"tls.good.authority": ours.chain.decode()}
     for name, pair in pairs.items():
-        found |= {f"{name}.chain": pair.chain.decode(), f"{name}.key": pair.key.decode()}
+        found[f"tls.{name}.chain"] = pair.chain.decode()
+        found[f"tls.{name}.key"] = pair.key.decode()
     return found
+
+
+def make_tokens(cluster: LocalCluster) -> dict[str, str]:
+    """For RightsSuite."""
+    granted: dict[str, dict[str, Any]] = {
+        "own": {},
+        "reader": {"writes": False},
+        "expired": {"expires_s": int(time.time()) - 60},
+    }
+    return {
+        f"token.{name}": cluster.keyring.client(name, paths=["/rights/own"], **rights).token
+        for name, rights in granted.items()
+    }
 
 
 @pytest.fixture
