@@ -41,11 +41,14 @@ def local_cluster(
     data_shards: int = 4,
     parity_shards: int = 2,
     memory: str = "256MiB",
+    tls: bool = False,
+    chaos: bool = False,
     tuning: Tuning | None = None,
 ) -> "LocalCluster":
     """A cluster inside this process, for a `with` block; it ends with the block.
 
-    Raises BadSettings, in one line that says what to change.
+    `tls` encrypts its TCP doors, `chaos` lets faults be planted in its agents. Raises
+    BadSettings, in one line that says what to change.
     """
     from diskless.launch.local import LocalCluster  # gRPC is slow to import
 
@@ -55,5 +58,7 @@ def local_cluster(
         data_shards=data_shards,
         parity_shards=parity_shards,
         memory_bytes=parse_bytes(memory),
+        tls=tls,
+        chaos=chaos,
     )
     return LocalCluster(replace(settings, tuning=tuning) if tuning else settings)

@@ -130,6 +130,14 @@ class ClusterSettings:
     parity_shards: int = 2
     memory_bytes: int = 512 * MIB
     """Of each agent: shards, inline files and the namespace's log together."""
+    chaos: bool = False
+    """Whether faults may be planted in its agents."""
+    tls: bool | None = None
+    """Whether its TCP doors are encrypted; None leaves it to `up`, which knows the hosts."""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    """The operator's own: a certificate, its key, and who signed it. Paths that every host has."""
     tuning: Tuning = field(default_factory=Tuning)
 
     @property
@@ -166,8 +174,24 @@ class ClusterSettings:
                 f"{format_bytes(self.memory_bytes)} of memory an agent is too little: "
                 f"give at least {format_bytes(MEMORY_BYTES_MIN)}"
             )
+        self._check_tls()
         self.tuning.validate()
         return self
+
+    def _check_tls(self) -> None:
+        own = {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-ca": self.tls_ca}
+        missing = [option for option, path in own.items() if not path]
+        if len(missing) == len(own):
+            return
+        if missing:
+            raise BadSettings(
+                f"your own certificates need {', '.join(own)}: {missing[0]} is not given"
+            )
+        if self.tls is False:
+            raise BadSettings("certificates are of no use without TLS: leave --no-tls out")
+        for option, path in own.items():
+            if not path.startswith("/"):
+                raise BadSettings(f"{option} {path}: give a whole path, the same on every host")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -88,8 +88,9 @@ def content(size: int, seed: object = 0) -> bytes:
 
 @contextmanager
 def start_cluster(**settings: Any) -> Iterator[LocalCluster]:
-    """A local cluster, checked for consistency when it ends in peace."""
-    with diskless.local_cluster(**settings) as cluster:
+    """A local cluster in which faults may be planted, checked for consistency when it ends in
+    peace."""
+    with diskless.local_cluster(**({"chaos": True} | settings)) as cluster:
         yield cluster
         check_ledger_of_leader(cluster)
 
@@ -265,7 +266,7 @@ class Program:
 def ray_program(*settings: str) -> Iterator[tuple[Program, Any]]:
     """A cluster on a Ray of its own, and what `up` printed; ended whatever became of it."""
     program = Program(f"t-{secrets.token_hex(3)}")
-    started = program.run("up", *settings)
+    started = program.run("up", "--chaos", *settings)
     assert started.returncode == 0, started.stderr
     try:
         yield program, started

@@ -78,6 +78,7 @@ _REPLIES: dict[Kind, Any] = {
     Kind.ROLLBACK: messages.RolledBack,
     Kind.DIFF: messages.Changes,
     Kind.USAGE: messages.Used,
+    Kind.RENEW: messages.Certificate,
     Kind.FAULTS: messages.Planted,
 }
 _DECODERS = {kind: msgspec.json.Decoder(type_) for kind, type_ in _REPLIES.items()}

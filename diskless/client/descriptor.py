@@ -46,6 +46,8 @@ class Descriptor(Struct, frozen=True, kw_only=True):
     """A client's, where there is no key."""
     authority: str = ""
     """The certificate that the agents' certificates are signed with, as PEM; "" without TLS."""
+    authority_key: str = ""
+    """Its key: only in the operator's descriptor, and not where the authority is his own."""
     by_host: bool = False
     """Certificates name hosts, not slots: they are the operator's own."""
     settings: dict[str, Any] = {}

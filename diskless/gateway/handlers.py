@@ -14,7 +14,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from diskless import paths
-from diskless.agent.faults import Faults
+from diskless.agent.faults import NOT_ARMED, Faults
 from diskless.agent.packer import Packer, PendingFile, PendingPut
 from diskless.agent.reader import Reader
 from diskless.agent.roster import Roster
@@ -33,10 +33,12 @@ from diskless.errors import (
     TooFewAgents,
     Unavailable,
 )
+from diskless.gateway.certificate import CertificateDoor
 from diskless.gateway.history import HistoryDoor
 from diskless.gateway.marks import Marks
 from diskless.gateway.server import Answer, ConnectionId
 from diskless.gateway.visitor import Visitor
+from diskless.identity.certificates import Certificates
 from diskless.model import Event, FileRecord, Stripe, cut, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
@@ -72,6 +74,7 @@ class ClientDoor:
         faults: Faults,
         shards: ShardStore,
         marks: Marks,
+        tls: Certificates | None = None,
     ) -> None:
         self._settings = settings
         self._cluster_id = cluster_id
@@ -95,6 +98,7 @@ class ClientDoor:
             Kind.STATUS: self._status,
             Kind.DRAIN: self._drain,
             **(history := HistoryDoor(namespace)).handlers,
+            Kind.RENEW: CertificateDoor(tls).renew,
             Kind.FAULTS: self._plant,
         }
         self._personal: dict[Kind, Callable[[Visitor, Any, Payload], Answer | Awaitable[Answer]]]
@@ -377,7 +381,11 @@ class ClientDoor:
     # -- chaos ------------------------------------------------------------------
 
     def _plant(self, meta: m.Faults, _: Payload) -> Answer:
-        """Faults concern this agent alone, so nobody passes them on."""
+        """Faults concern this agent alone, so nobody passes them on. Where none may be planted
+        there is none to heal, and nothing to hide."""
+        plants = meta.cut or meta.delays_ms or meta.ballast_bytes or meta.corrupt > 0
+        if plants and not self._settings.chaos:
+            raise Forbidden(NOT_ARMED)
         faults, mended, flipped = self._faults, 0, 0
         if meta.heal:
             faults.heal()

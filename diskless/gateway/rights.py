@@ -75,6 +75,7 @@ RULES: dict[Kind, Rule] = {
     Kind.ROLLBACK: Rule(writes=True, written=lambda meta: () if meta.cut else (meta.path,)),
     Kind.DIFF: Rule(read=_path),
     Kind.USAGE: Rule(read=_path),
+    Kind.RENEW: _ADMIN,
     Kind.FAULTS: _ADMIN,
 }
 

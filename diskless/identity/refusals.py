@@ -1,43 +1,76 @@
-"""Refused attempts: counted by door and reason, and logged with a limit.
+"""Attempts that an agent's doors refused: counted, and told of in the log now and then.
 
-Whoever knocks at a door a thousand times a second must not fill the log, and the operator must
-still learn of it: each kind of refusal has a line at once, and later lines say how many came
-meanwhile.
+Strangers decide how often they are refused, so neither a count nor a line of the log may
+grow with it: counts are by door and by reason, of which there are few, and of each of these
+there is one line in `LOG_INTERVAL_S`, which says how many it stands for.
 """
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
-from diskless.errors import DisklessError
-
-QUIET_S = 10.0
-"""Between two lines about refusals of one kind at one door."""
-LOG_CHARS_MAX = 200
+from diskless.errors import DisklessError, Unauthorized
 
 log = logging.getLogger(__name__)
 
+LOG_INTERVAL_S = 30.0
+KEYS_MAX = 256
+TEXT_CHARS_MAX = 300
+
+
+class Seldom:
+    """Says of each key, of which it knows so many, when it was last spoken of."""
+
+    def __init__(self, interval_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._interval_s = interval_s
+        self._now_s = now_s
+        self._spoken_s: dict[Hashable, float] = {}
+        self._since: Counter[Hashable] = Counter()
+
+    def due(self, key: Hashable) -> int:
+        """How many times it was asked about `key` since it said so last; 0 if it is too soon."""
+        now_s = self._now_s()
+        self._since[key] += 1
+        spoken_s = self._spoken_s.get(key)
+        if spoken_s is not None and now_s - spoken_s < self._interval_s:
+            return 0
+        if len(self._spoken_s) >= KEYS_MAX and spoken_s is None:
+            eldest = next(iter(self._spoken_s))
+            del self._spoken_s[eldest], self._since[eldest]
+        self._spoken_s.pop(key, None)  # so that the order is that of their times
+        self._spoken_s[key] = now_s
+        count, self._since[key] = self._since[key], 0
+        return count
+
 
 class Refusals:
-    """What the doors of one agent have refused since it began."""
+    """The refusals of one agent, at all its doors."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._now_s = now_s
         self.counts: Counter[tuple[str, str]] = Counter()
-        """By door and reason."""
-        self._logged_at: dict[tuple[str, str], float] = {}
-        self._silent: Counter[tuple[str, str]] = Counter()
+        """By door and reason, since the agent started."""
+        self._seldom = Seldom(LOG_INTERVAL_S, now_s)
 
-    def note(self, door: str, error: DisklessError, peer: str) -> None:
-        key = (door, error.reason)
-        self.counts[key] += 1
-        now = self._now_s()
-        if now - self._logged_at.get(key, float("-inf")) < QUIET_S:
-            self._silent[key] += 1
-            return
-        self._logged_at[key] = now
-        log.warning(
-            "refused door=%s peer=%s reason=%s message=%r unlogged=%d",
-            door, peer, error.reason, str(error)[:LOG_CHARS_MAX], self._silent.pop(key, 0),
-        )  # fmt: skip
+    def note(self, door: str, error: DisklessError, peer: object) -> None:
+        """`peer` is whoever was refused, in words."""
+        why = (isinstance(error, Unauthorized) and error.why) or error.reason
+        self.counts[door, why] += 1
+        if count := self._seldom.due((door, why)):
+            log.warning(
+                "refused door=%s why=%r peer=%s error=%s times=%d",
+                door, why, one_line(peer), one_line(error), count,
+            )  # fmt: skip
+
+    def by_reason(self) -> dict[str, dict[str, int]]:
+        """For each door that refused anybody, how many for which reason."""
+        found: dict[str, dict[str, int]] = {}
+        for (door, why), count in sorted(self.counts.items()):
+            found.setdefault(door, {})[why] = count
+        return found
+
+
+def one_line(text: object) -> str:
+    """What others say, for a log: on one line, of bounded length, and nothing invisible."""
+    words = " ".join(str(text).split())
+    return "".join(c if c.isprintable() else "?" for c in words[:TEXT_CHARS_MAX])

@@ -46,6 +46,7 @@ class Kind(IntEnum):
     DIFF = 25
     USAGE = 26
     PROVE = 27
+    RENEW = 28
     FAULTS = 32
     DONE = 0x80
     REFUSED = 0x81
@@ -407,6 +408,24 @@ class Planted(Struct):
     mended: int
 
 
+class Renew(Struct, omit_defaults=True):
+    """Has the very agent that is asked show a new certificate from now on, or only say what it
+    shows."""
+
+    show: bool = False
+
+
+class Certificate(Struct):
+    """What an agent shows of itself at its TCP doors; without TLS there is no fingerprint."""
+
+    fingerprint: str = ""
+    """SHA-256, in hex."""
+    begins_s: int = 0
+    ends_s: int = 0
+    """Unix times."""
+    renewed: bool = False
+
+
 class Drain(Struct):
     """Moves everything off an agent, or, with `undo`, lets it take shards again."""
 
@@ -464,6 +483,7 @@ REQUESTS: dict[Kind, type[Struct]] = {
     Kind.ROLLBACK: Rollback,
     Kind.DIFF: Diff,
     Kind.USAGE: Usage,
+    Kind.RENEW: Renew,
     Kind.FAULTS: Faults,
 }
 

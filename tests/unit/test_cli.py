@@ -23,6 +23,7 @@ from diskless.cli import bench as bench_verbs
 from diskless.cli import chaos as chaos_verbs
 from diskless.cli import exits, run
 from diskless.cli import snapshot as snapshot_verbs
+from diskless.cli import tls as tls_verbs
 from diskless.cli.edge import VERBS
 from diskless.cli.status import repair_lines
 from diskless.client import descriptor
@@ -37,8 +38,9 @@ from tests.support import content, eventually, kill, leader, on_loop, stripes_of
 CHAOS = [["chaos", verb] for verb in chaos_verbs.command.commands]
 BENCH = [["bench", verb] for verb in bench_verbs.command.commands]
 SNAPSHOT = [["snapshot", verb] for verb in snapshot_verbs.command.commands]
-GROUPS = ("chaos", "bench", "snapshot")
-COMMANDS = [*([verb] for verb in VERBS if verb not in GROUPS), *CHAOS, *BENCH, *SNAPSHOT]
+TLS = [["tls", verb] for verb in tls_verbs.command.commands]
+GROUPS = ("chaos", "bench", "snapshot", "tls")
+COMMANDS = [*([verb] for verb in VERBS if verb not in GROUPS), *CHAOS, *BENCH, *SNAPSHOT, *TLS]
 PROGRAM = [sys.executable, "-m", "diskless.cli"]
 
 
