@@ -10,6 +10,7 @@ import click
 from diskless.cli import exits
 from diskless.cli.plan import Duration
 from diskless.cli.verb import Context, verb
+from diskless.errors import BadRequest
 from diskless.spark.conf import TOKEN_NAME, Grant, may_write, properties
 
 
@@ -66,7 +67,7 @@ def command(
     grant = None
     if paths or rights or lifetime_s or token_name:
         grant = Grant(
-            paths=paths or ("/",),
+            paths=tuple(_path(context, path) for path in paths) or ("/",),
             writes=may_write(rights or "rw"),
             expires_s=int(time.time() + lifetime_s) if lifetime_s else 0,
             name=token_name or TOKEN_NAME,
@@ -78,6 +79,13 @@ def command(
     else:
         context.say(text.rstrip("\n"))
     context.result(found)
+
+
+def _path(context: Context, text: str) -> str:
+    target = context.target(text)
+    if target.cluster != context.cluster:
+        raise BadRequest(f"{text} is in another cluster: choose that one with -c")
+    return target.path
 
 
 def _escape(value: str) -> str:

@@ -146,6 +146,8 @@ def test_the_authority_is_told_where_doors_are_encrypted(
     named = properties(tls_cluster.uri, by_descriptor=True)[BY_DESCRIPTOR]
     written = msgspec.json.decode(Path(named).read_bytes(), type=Descriptor)
     assert "BEGIN CERTIFICATE" in written.authority
+    assert written.authority_key == ""
+    assert "PRIVATE KEY" not in Path(named).read_text()
     own = descriptor.load(tls_cluster.settings.name)
     descriptor.save(msgspec.structs.replace(own, by_host=True))
     assert properties(tls_cluster.uri)[f"{PREFIX}byHost"] == "true"
@@ -159,7 +161,7 @@ def test_the_verb_binds_the_token(cluster: LocalCluster) -> None:
     assert (claims.name, claims.paths, claims.writes) == ("q1", ("/checkpoints/q1",), False)
     month_s = 30 * 86_400
     assert before + month_s <= claims.expires_s <= int(time.time()) + month_s
-    for bad in (("--path", "a"), ("--token-name", "a b"), ("--rights", "w")):
+    for bad in (("--path", "a"), ("--path", "diskless://other/a"), ("--rights", "w")):
         refused = spark_conf(cluster, *bad)
         assert refused.returncode == 2
         assert refused.stdout == ""

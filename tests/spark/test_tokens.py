@@ -1,6 +1,5 @@
 """Streams as clients: bound to a path, cut off, and over encrypted doors."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from tests.support import BRISK, eventually
 
 pytestmark = pytest.mark.usefixtures("end_all")
 
+NAME = "bound"
 PROVIDERS = [
     pytest.param({}, id="hdfs"),
     pytest.param({streams.PROVIDER: streams.ROCKSDB, streams.CHANGELOG: True}, id="rocksdb"),
@@ -23,10 +23,10 @@ PROVIDERS = [
 
 
 @pytest.fixture
-def bound(spark: SparkSession, cluster: LocalCluster, path: str) -> Iterator[SparkSession]:
-    """A session whose token is for `path` alone, and is called as it."""
+def bound(spark: SparkSession, cluster: LocalCluster, path: str) -> SparkSession:
+    """A session whose token is for `path` alone."""
     session = spark.newSession()
-    session.conf.set("fs.diskless.token", cluster.token(path, name=Path(path).name))
+    session.conf.set("fs.diskless.token", cluster.token(path, name=NAME))
     session.conf.set("fs.diskless.impl.disable.cache", "true")  # Hadoop shares by URI alone
     session.conf.set("spark.sql.shuffle.partitions", "2")
     return session
@@ -55,11 +55,10 @@ def test_a_stream_elsewhere_is_refused_in_one_line_and_leaves_nothing(
     bound: SparkSession, client: Client, feed: Feed, path: str
 ) -> None:
     feed.arrive(1)
-    name = Path(path).name
     with pytest.raises(Exception, match="AccessControlException") as refused:
         streams.run(totals(feed.stream(bound)), f"diskless://{path}-not", Said())
     lines = [line for line in str(refused.value).splitlines() if "AccessControl" in line]
-    assert f"{path}-not is not covered by the token {name!r}, which is for {path}" in lines[0]
+    assert f"{path}-not is not covered by the token {NAME!r}, which is for {path}" in lines[0]
     assert not client.exists(f"{path}-not")
 
 
@@ -72,12 +71,12 @@ def test_a_stream_whose_token_is_revoked_ends_and_says_so(
     before = {node: node.doorkeeper.revoked for node in cluster.nodes.values()}
     try:
         for node in before:
-            node.doorkeeper.revoked = {Path(path).name}
+            node.doorkeeper.revoked = {NAME}
         eventually(lambda: not query.isActive, streams.QUERY_S_MAX)
     finally:
         for node, revoked in before.items():
             node.doorkeeper.revoked = revoked
-    assert f"the token {Path(path).name!r} was revoked" in str(query.exception())
+    assert f"the token {NAME!r} was revoked" in str(query.exception())
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
