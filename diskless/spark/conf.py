@@ -7,6 +7,7 @@ travels under a key that contains `token`, which Spark redacts in its UI and log
 
 import atexit
 import base64
+import logging
 import os
 import re
 import tempfile
@@ -17,8 +18,9 @@ from typing import TypeVar
 from msgspec import Struct
 
 from diskless import paths
+from diskless.client import Client, connect
 from diskless.client.descriptor import Descriptor, home, resolve, save
-from diskless.errors import BadRequest, NoCluster, Unauthorized
+from diskless.errors import BadRequest, DisklessError, NoCluster, Unauthorized
 from diskless.identity.claims import Credential, Role, parse_token
 from diskless.spark.jar import jar
 
@@ -31,6 +33,9 @@ TOKEN = f"{PREFIX}token"
 JARS = "spark.jars"
 SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 TOKEN_NAME = "spark"
+REGISTER_TIMEOUT_S = 3.0
+
+log = logging.getLogger(__name__)
 
 Builder = TypeVar("Builder")
 
@@ -126,17 +131,31 @@ def may_write(rights: str) -> bool:
 def _credential(found: Descriptor, grant: Grant | None) -> Credential:
     if grant is not None or not found.token:
         grant = grant or Grant()
-        return found.keyring.client(
+        made = found.keyring.client(
             grant.name,
             paths=[paths.normalize(path) for path in grant.paths],
             writes=grant.writes,
             expires_s=grant.expires_s,
         )
+        _register(found, made)
+        return made
     credential = parse_token(found.token)
     claims = credential.claims
     if claims.role is not Role.CLIENT:
         raise Unauthorized(f"Spark gets a client's token, and {claims.name!r} is {claims.role}")
     return credential
+
+
+def _register(found: Descriptor, made: Credential) -> None:
+    """So that `diskless token ls` shows it, if that can be done now: it is good without."""
+    register = getattr(Client, "register_token", None)
+    if register is None:
+        return
+    try:
+        with connect(found.name, timeout_s=REGISTER_TIMEOUT_S) as client:
+            register(client, made.claims)
+    except DisklessError as error:
+        log.warning("token not registered name=%s why=%s", made.claims.name, error)
 
 
 def _jvm_runs() -> bool:
