@@ -22,6 +22,8 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
   import Caller._
 
+  descriptor.identity.trust.foreach(_.prepare())
+
   private val routes = new Routes(descriptor.gateways, salt = UUID.randomUUID().toString)
   private val doors = new ConcurrentHashMap[String, Door]
   private val idle = new ConcurrentLinkedDeque[Connection]

@@ -8,6 +8,7 @@ import scala.jdk.CollectionConverters._
 import scala.util.Using
 
 import com.fasterxml.jackson.core.JsonProcessingException
+import com.fasterxml.jackson.databind.JsonNode
 import org.apache.hadoop.conf.Configuration
 
 /** Who we are in a cluster, and whom we take for an agent of it. */
@@ -52,8 +53,9 @@ private[spark] object Descriptor {
     configured(conf) match {
       case Some(found) if authority.isEmpty || authority == found.identity.clusterName ||
           found.gateways.exists(_.gateway == authority) => found
-      case _ if authority.isEmpty => load(home.resolve(s"$DefaultName.json"))
-      case _ if NamePattern.matches(authority) => load(home.resolve(s"$authority.json"))
+      case _ if authority.isEmpty => load(home.resolve(s"$DefaultName.json"), tokenOf(conf))
+      case _ if NamePattern.matches(authority) =>
+        load(home.resolve(s"$authority.json"), tokenOf(conf))
       case _ if GatewayPattern.matches(authority) => gateway(authority, conf)
       case _ => throw noCluster(
         s"$Scheme://$authority/: '$authority' is neither a cluster's name nor HOST:PORT")
@@ -74,7 +76,8 @@ private[spark] object Descriptor {
   private def configured(conf: Configuration): Option[Descriptor] = {
     val gateways = conf.getTrimmedStringCollection(Gateways).asScala.toVector
     if (gateways.nonEmpty) Some(listed(gateways, conf))
-    else Option(conf.getTrimmed(File)).filter(_.nonEmpty).map(file => load(Paths.get(file)))
+    else Option(conf.getTrimmed(File)).filter(_.nonEmpty)
+      .map(file => load(Paths.get(file), tokenOf(conf)))
   }
 
   private def listed(gateways: Seq[String], conf: Configuration): Descriptor = {
@@ -103,12 +106,7 @@ private[spark] object Descriptor {
       .filter(_.nonEmpty)
 
   private def trustOf(conf: Configuration): Option[Trust] =
-    prepared(Trust.decode(conf.getTrimmed(Authority, ""), conf.getBoolean(ByHost, false)))
-
-  private def prepared(trust: Option[Trust]): Option[Trust] = {
-    trust.foreach(_.prepare())
-    trust
-  }
+    Trust.decode(conf.getTrimmed(Authority, ""), conf.getBoolean(ByHost, false))
 
   private def unknownPeer(gateway: String): Peer =
     Peer(Messages.UnknownSlot, gateway, socket = "", host = "", up = true)
@@ -123,24 +121,21 @@ private[spark] object Descriptor {
     }
 
   private def tryLoad(file: Path): Option[Descriptor] =
-    try Some(load(file))
+    try Some(load(file, None))
     catch { case _: DisklessException => None } // Somebody else's file.
 
-  private def load(file: Path): Descriptor =
+  private def load(file: Path, token: Option[String]): Descriptor =
     try {
       val node = Messages.decode(Files.readAllBytes(file))
-      val (token, key) = (node.path("token").asText, node.path("secret").asText)
       val gateways = Messages.peers(node.path("gateways"))
-      if (gateways.isEmpty || (token.isEmpty && key.isEmpty)) {
+      val credential = credentialOf(node, token)
+      if (gateways.isEmpty || credential.isEmpty) {
         throw noCluster(s"$file has no gateways or no token: start the cluster with `diskless up`")
       }
-      val credential =
-        if (token.nonEmpty) Credential.parse(token)
-        else Credential.client(node.path("cluster").asText, key)
       val trust = Trust.ofPem(
         node.path("authority").asText, byHost = node.path("by_host").asBoolean(false))
-      new Descriptor(Identity(node.path("name").asText, credential, prepared(trust)), gateways,
-        () => tryLoad(file))
+      new Descriptor(
+        Identity(node.path("name").asText, credential.get, trust), gateways, () => tryLoad(file))
     } catch {
       case _: NoSuchFileException => throw noCluster(
         s"no cluster is known here ($file does not exist): start one with `diskless up`, " +
@@ -150,6 +145,15 @@ private[spark] object Descriptor {
       case error: DisklessException => throw error
       case error: IOException => throw noCluster(s"$file cannot be read: ${error.getMessage}")
     }
+
+  /** What we were given, if it is for that cluster; else what its descriptor has. */
+  private def credentialOf(node: JsonNode, token: Option[String]): Option[Credential] = {
+    val cluster = node.path("cluster").asText
+    val (own, key) = (node.path("token").asText, node.path("secret").asText)
+    token.map(Credential.parse).filter(_.cluster == cluster)
+      .orElse(Option.when(own.nonEmpty)(Credential.parse(own)))
+      .orElse(Option.when(key.nonEmpty)(Credential.client(cluster, key)))
+  }
 
   private def noCluster(message: String): DisklessException =
     new DisklessException(Errors.NoCluster, message, retryable = false)
