@@ -19,6 +19,7 @@ from typing import Any
 from xxhash import xxh3_64_intdigest
 
 from diskless import malloc, paths
+from diskless.agent.audit import AuditFile
 from diskless.agent.faults import Faults
 from diskless.agent.holders import Holders
 from diskless.agent.lag import LagMeter
@@ -30,6 +31,7 @@ from diskless.agent.ports import Hold, Hosts
 from diskless.agent.reader import Reader
 from diskless.agent.rebuilder import AllWorkers, Rebuilder
 from diskless.agent.replica import Replica
+from diskless.agent.revoked import Revoked
 from diskless.agent.roster import Roster
 from diskless.agent.router import Router
 from diskless.agent.scrubber import Scrubber
@@ -42,6 +44,7 @@ from diskless.gateway.handlers import ClientDoor
 from diskless.gateway.server import Gateway
 from diskless.identity.certificates import Certificates
 from diskless.identity.claims import Keyring
+from diskless.identity.refusals import Refusals
 from diskless.model import format_address, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
@@ -82,6 +85,8 @@ class NodeSettings:
     seeds: Mapping[int, str] = field(default_factory=dict)
     """gRPC addresses of other slots, as far as they are known."""
     wall_ms: Callable[[], int] = read_wall_ms
+    audit_dir: str = ""
+    """Where its audit file is; it has none if this is empty."""
     tls: Certificates | None = None
     """What this agent shows of itself at its TCP doors; None if they are not encrypted."""
 
@@ -122,6 +127,14 @@ class Node:
             suspect_s=2 * tuning.failure_timeout_s,
         )
         self.lag = LagMeter(time.monotonic)
+        self.revoked = Revoked(wall_s=lambda: self.settings.wall_ms() / 1000)
+        self.refusals = Refusals()
+        self.audit: AuditFile | None = None
+        if self.settings.audit_dir:
+            self.audit = AuditFile(
+                self.settings.audit_dir, slot=self.slot, wall_ms=self.settings.wall_ms
+            )
+            self.refusals.on_refusal(self.audit.refused)
         self.faults = Faults()
         self.peers = Peers(
             slot=self.slot, secret=self.settings.secret, tuning=tuning, faults=self.faults
@@ -133,6 +146,7 @@ class Node:
             peers=self.peers,
             lead=self._lead,
             wall_ms=self.settings.wall_ms,
+            audit=self.audit,
         )
         self.peers.on_broken = self.replica.stream_broke
         self.namespace = Router(
@@ -151,9 +165,12 @@ class Node:
         self.memory.meter(
             lambda: {
                 "ballast": self.faults.ballast_bytes,
-                "caches": paths.bytes_remembered(),
+                "caches": paths.bytes_remembered() + self.revoked.bytes_used,
             },
-            lambda: (self.faults.ballast_bytes, paths.bytes_remembered()),
+            lambda: (
+                self.faults.ballast_bytes,
+                paths.bytes_remembered() + self.revoked.bytes_used,
+            ),
         )
         self.shards = ShardStore(memory=self.memory, now_s=time.monotonic)
         self.holders = Holders(slot=self.slot, shards=self.shards, peers=self.peers)
@@ -212,6 +229,9 @@ class Node:
             corrupt_shards_seen=lambda: self.reader.corrupt_shards_seen,
             requests=lambda: self.door.requests,
             loop_lag=self.lag.read,
+            revoked=self.revoked,
+            refused=lambda: dict(self.refusals.counts),
+            audit_dropped=lambda: self.audit.dropped if self.audit is not None else 0,
             retain=self.peers.retain,
             repair_delay_s=tuning.repair_delay_s,
         )
@@ -275,6 +295,8 @@ class Node:
 
     async def start(self) -> None:
         """Opens the doors. Then `form` or `recover` makes it a member."""
+        if self.audit is not None:
+            self.audit.start()
         host = self.settings.bind_host
         self.address = self.peers.address = await self.server.start(host)
         self.roster.meet({self.slot: self.address})
@@ -327,6 +349,8 @@ class Node:
         self.reader.close()
         await self.server.stop()
         await self.peers.close()
+        if self.audit is not None:
+            await asyncio.to_thread(self.audit.close)
 
     async def _join(self) -> None:
         """Enters the roster, as a voter only once it has its memory: an agent that is up

@@ -33,9 +33,11 @@ from diskless.errors import (
 )
 from diskless.gateway.history import HistoryDoor
 from diskless.gateway.server import Answer, ConnectionId
+from diskless.gateway.tokens import WHO, TokensDoor
 from diskless.model import FileRecord, Stripe, StripeId, cut, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
+from diskless.namespace.lookback import Events
 from diskless.namespace.views import PathStatus
 from diskless.protocol import messages as m
 from diskless.protocol.frames import PAYLOAD_BYTES_MAX
@@ -93,6 +95,7 @@ class ClientDoor:
             Kind.EVENTS: self._events,
             Kind.DRAIN: self._drain,
             **HistoryDoor(namespace).handlers,
+            **TokensDoor(namespace, cluster_id=cluster_id).handlers,
             Kind.FAULTS: self._plant,
         }
 
@@ -270,13 +273,19 @@ class ClientDoor:
     def _status(self, meta: m.Empty, _: Payload) -> Answer | Awaitable[Answer]:
         return self._ask(q.Report(), lambda report: report)
 
-    def _events(self, meta: m.Events, _: Payload) -> Answer | Awaitable[Answer]:
-        return self._ask(q.Events(meta.after, meta.limit), m.EventPage)
+    def _events(self, meta: m.Events, _: Payload) -> Awaitable[Answer]:
+        return self._look_back(
+            Events(meta.after, meta.limit, meta.who, meta.path, meta.since_ms, meta.before)
+        )
+
+    async def _look_back(self, query: Events) -> Answer:
+        found = await self._namespace.query(query)
+        return m.EventPage(found.events, found.before), ()
 
     async def _drain(self, meta: m.Drain, _: Payload) -> Answer:
         if not meta.undo:
             self._check_drain(meta.slot)
-        done = await self._namespace.run(c.Drain(meta.slot, not meta.undo))
+        done = await self._namespace.run(c.Drain(meta.slot, not meta.undo, WHO))
         return m.Drained(done.changed), ()
 
     def _check_drain(self, slot: int) -> None:
@@ -290,7 +299,7 @@ class ClientDoor:
             )
 
     async def _session(self, meta: m.Empty, _: Payload) -> Answer:
-        done = await self._namespace.run(c.OpenSession())
+        done = await self._namespace.run(c.OpenSession(WHO))
         return m.Session(done.number), ()
 
     async def _mkdirs(self, meta: m.Mkdirs, _: Payload) -> Answer:

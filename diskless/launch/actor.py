@@ -61,6 +61,8 @@ class AgentArgs:
     """All agents are on one host: then nothing listens beyond loopback."""
     founding: bool
     """Its first life waits for `up` to form the cluster; others recover from it."""
+    audit_dir: str = ""
+    """Where agents keep their audit files; nowhere if this is empty."""
     seeds: Mapping[int, str] = field(default_factory=dict)
     """Addresses of agents that this Ray may not know: they run under an earlier one."""
 
@@ -174,6 +176,7 @@ class AgentActor:
                 failure_domain=f"{socket.gethostname()}/{address}",
                 node=ray.get_runtime_context().get_node_id(),
                 seeds={slot: at for slot, at in args.seeds.items() if slot != args.slot},
+                audit_dir=args.audit_dir,
             ),
             hosts=RayHosts(self._identity(), one_host=args.one_host),
         )

@@ -38,15 +38,18 @@ class LocalCluster:
         *,
         hosts: Mapping[int, str] | None = None,
         wall_clocks: Mapping[int, Callable[[], int]] | None = None,
+        audit_dir: str = "",
     ) -> None:
         """`hosts` names the failure domain of slots; by default all share one. `wall_clocks`
-        are read, in milliseconds, by slots whose wall clock is not the machine's."""
+        are read, in milliseconds, by slots whose wall clock is not the machine's. Agents have
+        audit files if `audit_dir` says where."""
         self.settings = settings.validate()
         self.secret = secrets.token_hex(32)
         self.cluster_id = secrets.token_hex(8)
         self.nodes: dict[int, Node] = {}
         self._hosts = dict(hosts or {})
         self._wall_clocks = dict(wall_clocks or {})
+        self._audit_dir = audit_dir
         self._dir = Path(tempfile.mkdtemp(prefix="diskless-"))
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -144,6 +147,7 @@ class LocalCluster:
                 node="local",
                 seeds={other: node.address for other, node in self.nodes.items()},
                 wall_ms=self._wall_clocks.get(slot, read_wall_ms),
+                audit_dir=self._audit_dir,
             )
         )
         await node.start()

@@ -17,6 +17,7 @@ from diskless.agent.membership import Member
 from diskless.agent.memory import namespace_limit
 from diskless.agent.ports import Beat, LeaderPeers, Pulse
 from diskless.agent.replica import Replica
+from diskless.agent.revoked import PART_MAX
 from diskless.agent.roster import Roster
 from diskless.errors import DisklessError, Unavailable
 from diskless.model import AgentInfo, slot_name
@@ -59,11 +60,19 @@ class Monitor:
         """The latest answer of each agent, this one's among them."""
 
     def publish(self) -> None:
-        """Brings a changed roster to this agent at once and to the others soon."""
+        """Brings a changed roster, and newly revoked names, to this agent at once and to the
+        others soon."""
         state = self._replica.state
         self._roster.leader = self._slot
+        self._learn_revoked()
         self._member.learn(version=state.roster_version, agents=state.agents.values())
         self._wake.set()
+
+    def _learn_revoked(self) -> None:
+        tokens, known = self._replica.state.tokens, self._member.revoked
+        while not known.known or known.version < tokens.version:
+            names, upto = tokens.revoked_after(known.version, limit=PART_MAX)
+            known.learn(names, upto=upto, version=tokens.version)
 
     async def run(self) -> None:
         """Beats until cancelled."""
@@ -162,7 +171,11 @@ class Monitor:
                 return
             await self._note(agent, pulse)
             await self._weigh(agent, began_s=started_s, ended_s=ended_s)
-            current = pulse.roster_version >= self._replica.state.roster_version
+            state = self._replica.state
+            current = (
+                pulse.roster_version >= state.roster_version
+                and pulse.revoked_version >= state.tokens.version
+            )
             if current and not self._slowness.suspects(agent.slot):
                 return
 
@@ -175,14 +188,21 @@ class Monitor:
     def _beat_for(self, agent: AgentInfo) -> Beat:
         state = self._replica.state
         known = self.pulses.get(agent.slot)
-        fresh = (
-            known is not None
-            and known.boot == agent.boot
-            and known.roster_version == state.roster_version
+        if known is not None and known.boot != agent.boot:
+            known = None
+        fresh = known is not None and known.roster_version == state.roster_version
+        revoked, upto = state.tokens.revoked_after(
+            known.revoked_version if known is not None else 0, limit=PART_MAX
         )
-        roster = None if fresh else tuple(state.agents.values())
         return Beat(
-            self._slot, state.roster_version, roster, self._roster.inline_room, self._replica.view
+            leader=self._slot,
+            roster_version=state.roster_version,
+            roster=None if fresh else tuple(state.agents.values()),
+            inline_room=self._roster.inline_room,
+            view=self._replica.view,
+            revoked_version=state.tokens.version,
+            revoked=tuple(revoked),
+            revoked_upto=upto,
         )
 
     async def _judge(self, agent: AgentInfo, refused: bool, error: Unavailable) -> None:
