@@ -42,8 +42,10 @@ def local_cluster(
     parity_shards: int = 2,
     memory: str = "256MiB",
     tuning: Tuning | None = None,
+    audit_dir: str = "",
 ) -> "LocalCluster":
-    """A cluster inside this process, for a `with` block; it ends with the block.
+    """A cluster inside this process, for a `with` block; it ends with the block. Its agents
+    write audit files if `audit_dir` says where.
 
     Raises BadSettings, in one line that says what to change.
     """
@@ -56,4 +58,5 @@ def local_cluster(
         parity_shards=parity_shards,
         memory_bytes=parse_bytes(memory),
     )
-    return LocalCluster(replace(settings, tuning=tuning) if tuning else settings)
+    chosen = replace(settings, tuning=tuning) if tuning else settings
+    return LocalCluster(chosen, audit_dir=audit_dir)

@@ -230,7 +230,7 @@ class Node:
             requests=lambda: self.door.requests,
             loop_lag=self.lag.read,
             revoked=self.revoked,
-            refused=lambda: dict(self.refusals.counts),
+            refused=self._refused,
             audit_dropped=lambda: self.audit.dropped if self.audit is not None else 0,
             retain=self.peers.retain,
             repair_delay_s=tuning.repair_delay_s,
@@ -389,6 +389,13 @@ class Node:
                 malloc.trim()
                 took_s = time.monotonic() - began_s
                 pause_s = max(TRIM_INTERVAL_S, took_s / TRIM_PART)
+
+    def _refused(self) -> dict[str, int]:
+        """By reason, whatever the door."""
+        found: dict[str, int] = {}
+        for (_, reason), count in self.refusals.counts.items():
+            found[reason] = found.get(reason, 0) + count
+        return found
 
     def _holds(self) -> list[Hold]:
         if self.shards.incarnation is None:

@@ -85,6 +85,7 @@ class AuditFile:
         self._renaming = threading.Lock()
         self._progress = threading.Condition()
         self._wake = threading.Event()
+        self._hurry = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
 
@@ -94,6 +95,7 @@ class AuditFile:
     def close(self) -> None:
         """Writes what is left, if the disk takes it soon."""
         self._closing.set()
+        self._hurry.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_TIMEOUT_S)
@@ -148,6 +150,7 @@ class AuditFile:
         while self._queue or not self._closing.is_set():
             self._wake.wait()
             self._wake.clear()
+            self._hurry.clear()
             while self._queue:
                 count = min(len(self._queue), BATCH_MAX)
                 written = self._write([self._queue.popleft() for _ in range(count)])
@@ -156,19 +159,21 @@ class AuditFile:
                     self._progress.notify_all()
                 if not written and self._closing.wait(RETRY_S):
                     return
-            self._closing.wait(PAUSE_S)
+            self._hurry.wait(PAUSE_S)
         if self._handle is not None:
             os.close(self._handle)
 
     def _write(self, batch: list[Line]) -> bool:
-        lines = [_encode(events.describe(n) if isinstance(n, events.Note) else n) for n in batch]
         dropped = self.dropped
-        if dropped > self._told:
-            text = f"{dropped - self._told} lines were not written here"
-            lines.insert(0, _encode(Event(batch[0].op, self._wall_ms(), "lost", text)))
         try:
+            lines = [
+                _encode(events.describe(n) if isinstance(n, events.Note) else n) for n in batch
+            ]
+            if dropped > self._told:
+                text = f"{dropped - self._told} lines were not written here"
+                lines.insert(0, _encode(Event(batch[0].op, self._wall_ms(), "lost", text)))
             self._append(b"\n".join(lines) + b"\n")
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a ValueError: text that is no Unicode
             self._failed += len(batch)
             self._close_file()
             self._warn(error)
@@ -221,7 +226,7 @@ class AuditFile:
     def _named(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
 
-    def _warn(self, error: OSError) -> None:
+    def _warn(self, error: Exception) -> None:
         now_s = time.monotonic()
         if now_s - self._warned_s >= WARN_EVERY_S:
             self._warned_s = now_s
@@ -231,6 +236,7 @@ class AuditFile:
 
     def flush(self) -> None:
         """Returns when what was noted before is written, or cannot be soon."""
+        self._hurry.set()
         with self._progress:
             # What overflowed is in no queue, and never done.
             target = self._noted - self._overflowed

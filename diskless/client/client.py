@@ -42,6 +42,7 @@ from diskless.protocol.messages import (
     Put,
     Rename,
     RenameSnapshot,
+    Revoked,
     RevokeToken,
     Rollback,
     Snapshot,
@@ -346,11 +347,11 @@ class Client:
             more = page.more and bool(page.tokens)
             after = page.tokens[-1].name if more else ""
 
-    def revoke_token(self, name: str) -> bool:
+    def revoke_token(self, name: str) -> Revoked:
         """Makes a token good for nothing, at every agent within a heartbeat, whether it was
-        registered or not. Whether it was good before."""
-        meta = RevokeToken(name)
-        return bool(self._caller.call(Kind.REVOKE_TOKEN, meta, what=f"revoke {name}").meta.revoked)
+        registered or not. Raises Forbidden unless we are an admin."""
+        reply = self._caller.call(Kind.REVOKE_TOKEN, RevokeToken(name), what=f"revoke {name}")
+        return cast(Revoked, reply.meta)
 
     def drain(self, slot: int, *, undo: bool = False) -> bool:
         """Begins to move everything off an agent, which gets no new shards from now on;

@@ -49,7 +49,7 @@ class TokensDoor:
         if not NAME.fullmatch(meta.name):
             raise BadRequest(f"{meta.name[:80]!r} is not the name of a token")
         done = await self._namespace.run(c.RevokeToken(meta.name, WHO))
-        return m.Revoked(done.changed), ()
+        return m.Revoked(done.changed, bool(done.number)), ()
 
     def _tokens(self, meta: m.Tokens, _: Payload) -> Answer | Awaitable[Answer]:
         def reply(page: q.TokensListed) -> Answer:

@@ -1,5 +1,6 @@
-"""Attempts that were refused at an agent's doors, counted by reason."""
+"""Attempts that were refused at an agent's doors, counted by door and reason."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from diskless.errors import DisklessError
@@ -11,8 +12,8 @@ class Refusals:
     """Counts for `status`; whoever listens hears of each."""
 
     def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        """By the class names of errors, since the agent started."""
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """By door and reason, since the agent started."""
         self._heard: list[Tell] = []
 
     def on_refusal(self, tell: Tell) -> None:
@@ -20,6 +21,6 @@ class Refusals:
         self._heard.append(tell)
 
     def note(self, door: str, error: DisklessError, peer: str) -> None:
-        self.counts[error.reason] = self.counts.get(error.reason, 0) + 1
+        self.counts[door, error.reason] += 1
         for tell in self._heard:
             tell(door, error, peer)

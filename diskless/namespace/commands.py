@@ -232,7 +232,7 @@ class IssueToken(_Command, frozen=True, tag=True, array_like=True):
 
 class RevokeToken(_Command, frozen=True, tag=True, array_like=True):
     """From now on no agent lets the holder of a token in. Never refused, and works for
-    names that were never registered."""
+    names that were never registered: `number` is 1 for those that were."""
 
     name: str
     who: str = ""

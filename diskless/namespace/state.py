@@ -143,7 +143,8 @@ class NamespaceState:
                 return (self._issue_token(command),)
             case c.RevokeToken(name):
                 self.tokens.forget(now_ms=self.clock_ms)
-                return (c.Done(changed=self.tokens.revoke(name, now_ms=self.clock_ms)),)
+                changed = self.tokens.revoke(name, now_ms=self.clock_ms)
+                return (c.Done(int(self.tokens.is_registered(name)), changed=changed),)
         return (c.Done(),)
 
     def _once(

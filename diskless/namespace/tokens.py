@@ -73,6 +73,10 @@ class Tokens:
             )
         return True
 
+    def is_registered(self, name: str) -> bool:
+        known = self.by_name.get(name)
+        return known is not None and bool(known.paths)
+
     def add(self, token: Token) -> None:
         """The name must be new; also how a copy of the table is made, in its order."""
         self.by_name[token.name] = token

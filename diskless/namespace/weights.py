@@ -42,7 +42,7 @@ ANSWER_BYTES = 18
 """Of a session's row of answers, where most of them lie side by side as numbers."""
 REFUSAL_BYTES = 88
 """Of an answer that is a refusal, beside its place in the row."""
-TOKEN_BYTES = 480
+TOKEN_BYTES = 328
 """A token in its tables, revoked as it may be, beside its name and its paths."""
 
 

@@ -382,9 +382,11 @@ class RevokeToken(Struct):
     name: str
 
 
-class Revoked(Struct):
+class Revoked(Struct, frozen=True):
     revoked: bool
     """False if it was so already."""
+    registered: bool
+    """Whether a token of that name was."""
 
 
 class Tokens(Struct):

@@ -31,6 +31,8 @@ PAST = (
     "/.snapshot/before-s/d",
 )
 PAST_SHARE = 0.3
+TOKEN_SHARE = 0.05
+TOKENS = tuple(f"token-{number}" for number in range(20))
 SWEEP_ENTRIES_MAX = 4
 
 
@@ -124,7 +126,7 @@ class Client:
         elif luck < 0.6 and (leader := self.world.leader()) is not None:
             self.guess = leader.slot
         if self.session is None:
-            self.command = c.OpenSession()
+            self.command = c.OpenSession(f"q{self.number}")
         elif self.random.random() < 0.3:
             self.command = None
             self.path = some_path(self.random)
@@ -140,6 +142,9 @@ class Client:
         if random.random() < PAST_SHARE:
             return past_command(random, session, sequence)
         luck, path = random.random(), random.choice(PATHS)
+        if random.random() < TOKEN_SHARE:
+            name = random.choice(TOKENS)
+            return c.RevokeToken(name) if luck < 0.3 else c.IssueToken(name, (path,), True, 0)
         if luck < 0.02:
             return c.Sweep(random.randint(1, SWEEP_ENTRIES_MAX))
         if luck < 0.6:
