@@ -126,20 +126,24 @@ class EventLog:
     ) -> None:
         """`who_of` says whose a session is."""
         if isinstance(command, c.Commit):
+            session, who = -1, ""
+            notes, audit = self._notes, self._audit
             for put, result in zip(command.puts, results, strict=True):
                 if type(result) is not c.Done:
                     result = _short(result)
-                who = who_of(put.session)
-                self._keep(Note(op, time_ms, elapsed_ms, _summary(put.files), result, who))
+                if put.session != session:
+                    session, who = put.session, who_of(put.session)
+                note = Note(op, time_ms, elapsed_ms, _summary(put.files), result, who)
+                notes.append(note)
+                if audit is not None:
+                    audit.note(note)
         elif not isinstance(command, c.Sweep):
             # The delete has been noted, and many sweeps follow a large one.
             what, result = _shortened(command), _short(results[0])
-            self._keep(Note(op, time_ms, elapsed_ms, what, result, _who(command, who_of)))
-
-    def _keep(self, note: Note) -> None:
-        self._notes.append(note)
-        if self._audit is not None:
-            self._audit.note(note)
+            note = Note(op, time_ms, elapsed_ms, what, result, _who(command, who_of))
+            self._notes.append(note)
+            if self._audit is not None:
+                self._audit.note(note)
 
     def restored(self, op: int) -> None:
         """The state is that after `op`, and was copied."""

@@ -26,6 +26,8 @@ from diskless.namespace import commands as c
 log = logging.getLogger(__name__)
 
 BEATS_PER_TIMEOUT = 4
+PARTS_AT_ONCE_MAX = 8
+"""Of the list of revoked names that a leader takes from its own namespace."""
 CROWD_PATIENCE = 3
 """How many failure timeouts agents may be silent while most of them are."""
 
@@ -65,12 +67,16 @@ class Monitor:
         state = self._replica.state
         self._roster.leader = self._slot
         self._learn_revoked()
-        self._member.learn(version=state.roster_version, agents=state.agents.values())
+        if self._member.revoked.known:
+            self._member.learn(version=state.roster_version, agents=state.agents.values())
         self._wake.set()
 
     def _learn_revoked(self) -> None:
+        """As agents hear it, but for the beats: a bounded number of names at once."""
         tokens, known = self._replica.state.tokens, self._member.revoked
-        while not known.known or known.version < tokens.version:
+        for _ in range(PARTS_AT_ONCE_MAX):
+            if known.known and known.version >= tokens.version:
+                return
             names, upto = tokens.revoked_after(known.version, limit=PART_MAX)
             known.learn(names, upto=upto, version=tokens.version)
 
@@ -89,6 +95,8 @@ class Monitor:
             for agent in list(self._replica.state.agents.values()):
                 if agent.slot != self._slot and agent.slot not in self._beating:
                     self._beating[agent.slot] = asyncio.create_task(self._beat(agent))
+            if self._member.revoked.version < self._replica.state.tokens.version:
+                self.publish()
             try:
                 await self._look_at_self()
             except Exception:  # else nobody would be watched any more

@@ -33,6 +33,7 @@ class NamespaceMachine:
         """`audit` is told of every event."""
         self.state = NamespaceState()
         self.events = EventLog(audit)
+        self._who_of = self.state.sessions.who
         self._restorer: Restorer | None = None
 
     def apply(self, op: int, time_ms: int, elapsed_ms: int, command: bytes) -> tuple[c.Result, ...]:
@@ -47,7 +48,7 @@ class NamespaceMachine:
             results,
             time_ms=time_ms,
             elapsed_ms=elapsed_ms,
-            who_of=self.state.sessions.who,
+            who_of=self._who_of,
         )
         return results
 
