@@ -31,8 +31,8 @@ PAST = (
     "/.snapshot/before-s/d",
 )
 PAST_SHARE = 0.3
-TOKEN_SHARE = 0.05
-TOKENS = tuple(f"token-{number}" for number in range(20))
+TOKENS = 20
+"""Names, of which each is issued again and again, and sometimes revoked."""
 SWEEP_ENTRIES_MAX = 4
 
 
@@ -142,9 +142,6 @@ class Client:
         if random.random() < PAST_SHARE:
             return past_command(random, session, sequence)
         luck, path = random.random(), random.choice(PATHS)
-        if random.random() < TOKEN_SHARE:
-            name = random.choice(TOKENS)
-            return c.RevokeToken(name) if luck < 0.3 else c.IssueToken(name, (path,), True, 0)
         if luck < 0.02:
             return c.Sweep(random.randint(1, SWEEP_ENTRIES_MAX))
         if luck < 0.6:
@@ -155,7 +152,10 @@ class Client:
             return c.Rename(session, sequence, path, random.choice(PATHS), luck < 0.7)
         if luck < 0.9:
             return c.Delete(session, sequence, path, luck < 0.85, snapshots=luck < 0.8)
-        return c.Mkdirs(session, sequence, path)
+        if luck < 0.97:
+            return c.Mkdirs(session, sequence, path)
+        name = f"token-{int(1e6 * luck) % TOKENS}"
+        return c.RevokeToken(name) if luck < 0.98 else c.IssueToken(name, (path,), True, 0)
 
     # -- tries -------------------------------------------------------------------
 
