@@ -41,13 +41,16 @@ def local_cluster(
     data_shards: int = 4,
     parity_shards: int = 2,
     memory: str = "256MiB",
+    tls: bool = False,
+    chaos: bool = False,
     tuning: Tuning | None = None,
     audit_dir: str = "",
 ) -> "LocalCluster":
     """A cluster inside this process, for a `with` block; it ends with the block. Its agents
     write audit files if `audit_dir` says where.
 
-    Raises BadSettings, in one line that says what to change.
+    `tls` encrypts its TCP doors, `chaos` lets faults be planted in its agents. Raises
+    BadSettings, in one line that says what to change.
     """
     from diskless.launch.local import LocalCluster  # gRPC is slow to import
 
@@ -57,6 +60,8 @@ def local_cluster(
         data_shards=data_shards,
         parity_shards=parity_shards,
         memory_bytes=parse_bytes(memory),
+        tls=tls,
+        chaos=chaos,
     )
     chosen = replace(settings, tuning=tuning) if tuning else settings
     return LocalCluster(chosen, audit_dir=audit_dir)

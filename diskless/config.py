@@ -19,6 +19,7 @@ GIB = 1024 * MIB
 DATA_SHARDS_MAX = 24
 PARITY_SHARDS_MAX = 8
 AGENTS_MAX = 256
+NO_AUDIT = "none"
 MEMORY_BYTES_MIN = 16 * MIB
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -130,6 +131,16 @@ class ClusterSettings:
     parity_shards: int = 2
     memory_bytes: int = 512 * MIB
     """Of each agent: shards, inline files and the namespace's log together."""
+    chaos: bool = False
+    """Whether faults may be planted in its agents."""
+    tls: bool | None = None
+    """Whether its TCP doors are encrypted; None leaves it to `up`, which knows the hosts."""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    """The operator's own: a certificate, its key, and who signed it. Paths that every host has."""
+    audit: str = ""
+    """The directory of audit files on each host; "" is one in its user's home, NO_AUDIT none."""
     tuning: Tuning = field(default_factory=Tuning)
 
     @property
@@ -166,8 +177,28 @@ class ClusterSettings:
                 f"{format_bytes(self.memory_bytes)} of memory an agent is too little: "
                 f"give at least {format_bytes(MEMORY_BYTES_MIN)}"
             )
+        self._check_tls()
+        if self.audit not in ("", NO_AUDIT) and not self.audit.startswith("/"):
+            raise BadSettings(
+                f"--audit {self.audit}: give a whole path, the same on every host, or {NO_AUDIT}"
+            )
         self.tuning.validate()
         return self
+
+    def _check_tls(self) -> None:
+        own = {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-ca": self.tls_ca}
+        missing = [option for option, path in own.items() if not path]
+        if len(missing) == len(own):
+            return
+        if missing:
+            raise BadSettings(
+                f"your own certificates need {', '.join(own)}: {missing[0]} is not given"
+            )
+        if self.tls is False:
+            raise BadSettings("certificates are of no use without TLS: leave --no-tls out")
+        for option, path in own.items():
+            if not path.startswith("/"):
+                raise BadSettings(f"{option} {path}: give a whole path, the same on every host")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

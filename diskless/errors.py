@@ -158,6 +158,11 @@ class Unauthorized(DisklessError, PermissionError):
 
     exit_code = 11
 
+    def __init__(self, message: str = "", *, why: str = "") -> None:
+        """`why` is what refusals are counted by (`identity.refusals`); it does not travel."""
+        super().__init__(message)
+        self.why = why
+
 
 class Forbidden(DisklessError, PermissionError):
     """A principal that is known here asked for what its token does not cover."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from xxhash import xxh3_64_intdigest
@@ -40,16 +41,20 @@ from diskless.agent.sweeper import Sweeper
 from diskless.agent.uploads import Uploads
 from diskless.agent.writer import Writer
 from diskless.config import ClusterSettings
+from diskless.errors import BadSettings
 from diskless.gateway.handlers import ClientDoor
+from diskless.gateway.marks import Marks
 from diskless.gateway.server import Gateway
-from diskless.identity.certificates import Certificates
+from diskless.identity.certificates import Certificates, is_due, validity
 from diskless.identity.claims import Keyring
+from diskless.identity.handshake import Doorkeeper
 from diskless.identity.refusals import Refusals
 from diskless.model import format_address, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.peers import Peers
 from diskless.rpc.server import AgentServer
+from diskless.rpc.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +66,7 @@ TRIM_PART = 1 / 200
 of its time that takes so much at most: it takes longer the larger the heap is."""
 TRIM_SHARE = 3 / 4
 """Of its memory in use, from which on an agent gives free parts of its heap back."""
+CERTIFICATE_LOOK_S = 600.0
 GATEWAY_PORTS = range(20_000, 32_000)
 
 
@@ -136,8 +142,14 @@ class Node:
             )
             self.refusals.on_refusal(self.audit.refused)
         self.faults = Faults()
+        tls = self.settings.tls
+        self._tls = None if tls is None else Tls(tls, cluster=self.settings.cluster_id)
         self.peers = Peers(
-            slot=self.slot, secret=self.settings.secret, tuning=tuning, faults=self.faults
+            slot=self.slot,
+            keyring=self.settings.keyring,
+            tuning=tuning,
+            faults=self.faults,
+            tls=self._tls,
         )
         self.replica = Replica(
             slot=self.slot,
@@ -239,9 +251,12 @@ class Node:
     def _open_doors(self) -> None:
         """What other agents and clients reach."""
         settings = self.settings
+        self.doorkeeper = Doorkeeper(settings.keyring, slot=self.slot, revoked=self.revoked)
         self.server = AgentServer(
             slot=self.slot,
-            secret=settings.secret,
+            doorkeeper=self.doorkeeper,
+            refusals=self.refusals,
+            tls=self._tls,
             shards=self.shards,
             rebuilds=self.rebuilder,
             namespace=self.replica,
@@ -258,14 +273,19 @@ class Node:
             uploads=self.uploads,
             faults=self.faults,
             shards=self.shards,
+            marks=Marks(settings.keyring),
+            tls=settings.tls,
         )
         _raise_file_limit()
         self.gateway = Gateway(
             self.door,
-            secret=settings.secret,
+            doorkeeper=self.doorkeeper,
+            refusals=self.refusals,
+            tls=settings.tls,
             tuning=settings.cluster.tuning,
             memory=self.memory,
         )
+        self.revoked.on_change(self.gateway.recheck)
 
     @property
     def leading(self) -> Leader | None:
@@ -311,6 +331,8 @@ class Node:
         self._spawn(self.sweeper.run())
         self._spawn(self._trim_heap())
         self._spawn(self.scrubber.run())
+        if self.settings.tls is not None:
+            self._spawn(self._keep_certificate(self.settings.tls))
 
     async def form(self, addresses: Mapping[int, str]) -> None:
         """Makes this agent a founder of a new cluster. Only ever called by `up`."""
@@ -377,6 +399,23 @@ class Node:
         cluster = self.settings.cluster
         allowed = cluster.tuning.inline_share_max * cluster.memory_bytes
         return self.memory.room(Use.DATA) > 0 and self.replica.state.bytes_inline < allowed
+
+    async def _keep_certificate(self, tls: Certificates) -> None:
+        """Renews it before it expires. One that the operator brings is there when he has brought
+        it, so it is looked for again and again."""
+        while True:
+            await asyncio.sleep(CERTIFICATE_LOOK_S)
+            now = datetime.fromtimestamp(self.settings.wall_ms() / 1000, UTC)
+            if not is_due(tls.pair.chain, now):
+                continue
+            slot, (_, end) = slot_name(self.slot), validity(tls.pair.chain)
+            try:
+                renewed = tls.refresh()
+            except BadSettings as error:
+                log.error("certificate not renewed slot=%s until=%s error=%s", slot, end, error)
+            else:
+                said = "renewed" if renewed else "expires soon, and there is no other"
+                log.warning("certificate %s slot=%s until=%s", said, slot, end)
 
     async def _trim_heap(self) -> None:
         """Keeps the holes of a nearly full heap from counting as memory in use."""

@@ -71,7 +71,7 @@ class ProcessCluster:
         self.settings = settings.validate()
         self.agents: dict[int, AgentProcess] = {}
         self._cluster_id = secrets.token_hex(8)
-        self._secret = secrets.token_hex(16)
+        self._secret = secrets.token_hex(32)
         self._directory = tempfile.TemporaryDirectory(prefix="diskless-")
 
     def __enter__(self) -> Self:

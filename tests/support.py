@@ -30,7 +30,15 @@ from diskless.codec import codec_for
 from diskless.config import MIB, Tuning
 from diskless.errors import DisklessError
 from diskless.launch.local import LocalCluster
-from diskless.model import AgentStatus, ClusterStatus, FileRecord, Stripe, StripeId, cut
+from diskless.model import (
+    AgentStatus,
+    ClusterStatus,
+    FileRecord,
+    Stripe,
+    StripeId,
+    cut,
+    format_address,
+)
 from diskless.namespace.tree import File
 from diskless.node import Node
 from tests.unit.recount import counted, recount
@@ -88,8 +96,9 @@ def content(size: int, seed: object = 0) -> bytes:
 
 @contextmanager
 def start_cluster(**settings: Any) -> Iterator[LocalCluster]:
-    """A local cluster, checked for consistency when it ends in peace."""
-    with diskless.local_cluster(**settings) as cluster:
+    """A local cluster in which faults may be planted, checked for consistency when it ends in
+    peace."""
+    with diskless.local_cluster(**({"chaos": True} | settings)) as cluster:
         yield cluster
         check_ledger_of_leader(cluster)
 
@@ -265,7 +274,7 @@ class Program:
 def ray_program(*settings: str) -> Iterator[tuple[Program, Any]]:
     """A cluster on a Ray of its own, and what `up` printed; ended whatever became of it."""
     program = Program(f"t-{secrets.token_hex(3)}")
-    started = program.run("up", *settings)
+    started = program.run("up", "--chaos", *settings)
     assert started.returncode == 0, started.stderr
     try:
         yield program, started
@@ -406,7 +415,10 @@ class Relay:
             self._port: int(address.rsplit(":", 1)[1]),
             self._lane_port: server._lane_port,
         }
+        # What the agent announces stays as it was: else nobody would take the relay for it.
         server._lane_port = self._lane_port
+        server._lanes.address = format_address(self._host, self._lane_port)
+        server._introductions.address = self._node.address
         self._flowing.set()
         await self._listen()
 

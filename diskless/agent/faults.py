@@ -13,6 +13,11 @@ from contextlib import suppress
 from diskless.errors import Unavailable
 from diskless.model import slot_name
 
+NOT_ARMED = (
+    "faults are not planted in a cluster that was not started for it: start one with "
+    "`diskless up --chaos`"
+)
+
 
 class Faults:
     def __init__(self) -> None:

@@ -1,43 +1,27 @@
-"""Speaking to one agent in particular, about the faults planted in it."""
+"""Telling agents what faults are planted in them."""
 
-import time
 from collections.abc import Mapping
 
-from diskless.client import Client
-from diskless.client.connection import connect
+from diskless.client import Client, doors
 from diskless.client.descriptor import Descriptor
-from diskless.errors import Unavailable
+from diskless.errors import BadRequest, DisklessError, Forbidden, Unavailable
 from diskless.protocol.messages import Faults, Kind, Peer, Planted
-
-TIMEOUT_S = 2.0
 
 
 class Doors:
-    """The agents' own gateways: nothing is routed, and nothing is tried twice."""
-
     def __init__(self, known: Descriptor, client: Client) -> None:
-        self._known = known
-        self._client = client
+        self._doors = doors.Doors(known, client, label="chaos")
 
     def peers(self) -> Mapping[int, Peer]:
         """Where the agents are now. Raises DeadlineExceeded if none answers."""
-        return {peer.slot: peer for peer in self._client.agents()}
+        return self._doors.peers()
 
     def plant(self, peer: Peer, faults: Faults) -> Planted:
-        """Raises Unavailable when that agent does not answer."""
-        deadline = time.monotonic() + TIMEOUT_S
-        connection = connect(
-            peer,
-            cluster=self._known.cluster,
-            secret=self._known.secret,
-            client="chaos",
-            deadline=deadline,
-        )
+        """Raises Unavailable when that agent does not answer, Forbidden if it takes no faults."""
         try:
-            reply = connection.request(Kind.FAULTS, faults, deadline=deadline)
-        finally:
-            connection.close()
-        if reply.error is not None:
-            raise Unavailable(f"faults were refused: {reply.error}") from reply.error
-        planted: Planted = reply.meta
+            planted: Planted = self._doors.ask(peer, Kind.FAULTS, faults)
+        except (Forbidden, BadRequest, Unavailable):
+            raise
+        except DisklessError as error:
+            raise Unavailable(f"faults were refused: {error}") from error
         return planted

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diskless.agent.faults import NOT_ARMED
 from diskless.chaos import budget
 from diskless.chaos.budget import Active, Down
 from diskless.chaos.doors import Doors
@@ -21,12 +22,14 @@ from diskless.chaos.schedule import Step
 from diskless.client import Client
 from diskless.client.descriptor import Descriptor
 from diskless.config import ClusterSettings
-from diskless.errors import BadRequest, DisklessError, Unavailable
+from diskless.errors import BadRequest, DisklessError, Forbidden, Unavailable
 from diskless.model import parse_slot, slot_name
 from diskless.protocol.messages import Faults, Planted
 
 HEAL_TIMEOUT_S = 10.0
 POLL_S = 0.2
+BY_SIGNAL = {"kill", "pause"}
+"""Done to processes; every other kind is planted in agents, which must be armed for it."""
 
 
 class Hands(Protocol):
@@ -79,8 +82,9 @@ class Chaos:
             return self._down(active)
 
     def plant(self, step: Step, *, max_down: int, stay_dead: bool = False) -> Done:
-        """Does what a step says, now. Raises OverBudget, BadRequest, Unavailable."""
+        """Does what a step says, now. Raises OverBudget, BadRequest, Forbidden, Unavailable."""
         self.check_slots(step.victims)
+        self.check_armed([step.kind])
         with self._record.changing() as active:
             victims = self._victims(step)
             if step.kind not in budget.HARMLESS:
@@ -289,6 +293,11 @@ class Chaos:
             return self._doors.plant(peer, Faults()).damaged
         except DisklessError:
             return 1
+
+    def check_armed(self, kinds: Iterable[str]) -> None:
+        """Raises Forbidden if one of them is planted in agents, and this cluster's take none."""
+        if not self.settings.chaos and not {*kinds} <= BY_SIGNAL:
+            raise Forbidden(NOT_ARMED)
 
     def check_slots(self, slots: Iterable[int]) -> None:
         """Raises BadRequest for a slot that the cluster does not have."""

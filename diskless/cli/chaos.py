@@ -12,6 +12,9 @@ def command() -> None:
     A slot is written agent-2 or 2. Every fault is refused that would make more agents down
     than --max-down (k, unless you say otherwise): down is who is dead, recovering, frozen,
     cut off, slow, holding corrupt shards, or not re-protected yet.
+
+    Agents are killed and frozen from outside; all other faults are planted in them, and only
+    in a cluster that was started with `diskless up --chaos`.
     """
 
 

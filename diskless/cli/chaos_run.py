@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WORKLOADS = ("kv", "wordcount", "nexmark")
 FAULTS = "kill,pause,corrupt,partition,slow"
-LOCAL = ClusterSettings(name="chaos", memory_bytes=256 * MIB)
+LOCAL = ClusterSettings(name="chaos", memory_bytes=256 * MIB, chaos=True)
 ASK_TIMEOUT_S = 3.0
 """Of the run's own questions: a cluster that does not answer is news, not an error."""
 CLIENT_TIMEOUT_S = 15.0
@@ -102,6 +102,7 @@ def run(
     seed = secrets.randbits(31) if seed is None else seed
     where = _own_cluster(context) if local else _given(context)
     with where, open_chaos(_asking(context)) as chaos:
+        chaos.check_armed(chosen)
         limit = chaos.settings.parity_shards if max_down is None else max_down
         options = _options(
             seed=seed,
@@ -208,8 +209,8 @@ def _given(context: Context) -> Iterator[None]:
     name = context.cluster_name()
     if not descriptor.descriptor_path(name).exists():
         raise NoCluster(
-            f"no cluster {name!r} is known here: start it with `diskless up --name {name}`, or "
-            "let --local start one for this run"
+            f"no cluster {name!r} is known here: start it with `diskless up --chaos --name "
+            f"{name}`, or let --local start one for this run"
         )
     yield
 

@@ -45,6 +45,7 @@ VERBS = {
     "restart": "Restart agents, one after the other, without a risk to data.",
     "plan": "Show what m and k cost, and how likely they are to lose something.",
     "adopt": "Bring a cluster whose Ray head is lost under another Ray.",
+    "tls": "Show and renew the certificates of agents.",
     "chaos": "Break agents on purpose, take it back, and judge a run.",
     "bench": "Measure diskless beside local files and Redis, and report it.",
 }

@@ -55,7 +55,7 @@ MEANING = {
     BOUND_MISSED: "bench: all was measured, and a bound is missed",
     HAS_SNAPSHOTS: "a directory has snapshots, which keep it where it is",
     READ_ONLY: "what is below .snapshot cannot be changed",
-    FORBIDDEN: "the token does not cover that path, or that verb",
+    FORBIDDEN: "the token does not cover that path or verb, or the cluster takes no planted faults",
     INTERRUPTED: "interrupted",
     BROKEN_PIPE: "whoever read the output went away",
 }

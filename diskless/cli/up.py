@@ -7,7 +7,7 @@ import click
 
 from diskless.cli import exits
 from diskless.cli.verb import Context, verb
-from diskless.config import ClusterSettings, format_bytes, parse_bytes
+from diskless.config import NO_AUDIT, ClusterSettings, format_bytes, parse_bytes
 from diskless.model import slot_name
 
 DEFAULTS = ClusterSettings()
@@ -20,6 +20,9 @@ DEFAULTS = ClusterSettings()
         "diskless up --agents 6 -m 4 -k 2 --memory 512MiB",
         "diskless up --agents 8                      # two more, if six are up",
         "diskless up --name night --ray-address auto",
+        "diskless up --tls --chaos                   # encrypted, and faults may be planted",
+        "diskless up --ray-address auto --tls-cert /etc/d/cert.pem --tls-key /etc/d/key.pem \\",
+        "            --tls-ca /etc/d/ca.pem          # your own, at the same paths on every host",
         "diskless up --reset",
     ),
     through_client=False,
@@ -54,6 +57,20 @@ DEFAULTS = ClusterSettings()
 @click.option("--name", metavar="NAME", help="Name of the cluster; the same as --cluster.")
 @click.option("--ray-address", default="", metavar="auto|HOST:PORT",
               help="Use a Ray that runs already, instead of one of its own.")  # fmt: skip
+@click.option(
+    "--tls/--no-tls",
+    default=None,
+    show_default="if there are several hosts",
+    help="Encrypt what goes between agents and to clients over TCP.",
+)
+@click.option("--tls-cert", metavar="FILE", help="Your own certificate, instead of the cluster's.")
+@click.option("--tls-key", metavar="FILE", help="Its key.")
+@click.option("--tls-ca", metavar="FILE", help="Who signed it; clients trust nobody else.")
+@click.option("--audit", metavar=f"DIR|{NO_AUDIT}", show_default="audit/ beside descriptors",
+              help="Where agents keep audit files, on every host.")  # fmt: skip
+@click.option(
+    "--chaos/--no-chaos", default=None, help="Let `diskless chaos` plant faults in its agents."
+)
 @click.option("--reset", is_flag=True, help="Replace a cluster that is dead: its files are lost.")
 def command(
     context: Context,
@@ -63,6 +80,12 @@ def command(
     memory: str | None,
     name: str | None,
     ray_address: str,
+    tls: bool | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_ca: str | None,
+    audit: str | None,
+    chaos: bool | None,
     reset: bool,
 ) -> None:
     """Start a cluster and wait until every agent serves.
@@ -75,6 +98,11 @@ def command(
     another m, k or memory are refused, and what is not given is not changed. An `up` that was
     interrupted is finished by the next.
 
+    With --tls the cluster has an authority of its own, whose certificate is in the descriptor:
+    agents show certificates that it signed, and clients trust nobody else. Yours take its place
+    with --tls-cert, --tls-key and --tls-ca: each host has its own at these paths, which names
+    the address that its agents are reached at. See docs/security.md, and `diskless tls`.
+
     If the cluster is known here but dead, or has lost more than k voters and with them its
     namespace, it is only replaced with --reset; one that answers and holds files is not
     replaced at all.
@@ -86,6 +114,12 @@ def command(
         "data_shards": data_shards,
         "parity_shards": parity_shards,
         "memory_bytes": parse_bytes(memory) if memory is not None else None,
+        "tls": tls,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "tls_ca": tls_ca,
+        "audit": audit,
+        "chaos": chaos,
     }
     settings = running.settings_for(
         name or context.cluster or DEFAULTS.name,
@@ -104,7 +138,8 @@ def _tell(context: Context, settings: ClusterSettings, started: Any) -> None:
     shape = f"{settings.agents} agents, {m}+{k}, {format_bytes(settings.memory_bytes)} each"
     new = [slot_name(slot) for slot in started.added]
     if started.fresh:
-        context.say(f"cluster {settings.name} is up: {shape}")
+        encrypted = ", TLS" if started.descriptor.authority else ""
+        context.say(f"cluster {settings.name} is up: {shape}{encrypted}")
     elif new:
         context.say(f"cluster {settings.name} has grown by {', '.join(new)}: {shape}")
     else:
@@ -122,7 +157,7 @@ def _tell(context: Context, settings: ClusterSettings, started: Any) -> None:
             "added": new,
             "agents_up": started.agents_up,
             "gateways": [peer.gateway for peer in started.descriptor.gateways],
-            "settings": settings.to_dict(),
+            "settings": started.descriptor.settings,
             "advice": started.advice,
         }
     )

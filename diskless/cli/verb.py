@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CLUSTER_VARIABLE = "DISKLESS_CLUSTER"
 TIMEOUT_S = 30.0
 
-SHARED = ("cluster", "timeout_s", "json")
+SHARED = ("cluster", "token_file", "timeout_s", "json")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,6 +29,7 @@ class Context:
 
     def __init__(self) -> None:
         self.cluster = ""
+        self.token_file = ""
         self.timeout_s = TIMEOUT_S
         self.json = False
 
@@ -45,15 +46,23 @@ class Context:
         if len(clusters) > 1:
             raise BadRequest(f"one cluster at a time, not {' and '.join(sorted(clusters))}")
         (cluster,) = clusters
-        known = resolve(cluster)
+        token = self.token()
+        known = resolve(cluster, token=token)
         refuse_dead(known)
         try:
-            client = connect(cluster, timeout_s=self.timeout_s)
+            client = connect(cluster, token=token, timeout_s=self.timeout_s)
         except (DeadlineExceeded, Unavailable) as error:
             advice = f"if the cluster is dead, {advice_for_dead(known)}"
             raise type(error)(f"{error}; {advice}") from error
         click.get_current_context().call_on_close(client.close)
         return client
+
+    def token(self) -> str:
+        """What is in --token-file; "" leaves it to the environment and the descriptor. Raises
+        BadRequest."""
+        from diskless.client.descriptor import read_token
+
+        return read_token(self.token_file) if self.token_file else ""
 
     def target(self, text: str) -> "Target":
         return Target(text, default_cluster=self.cluster)
@@ -157,7 +166,8 @@ def verb(
         )(shared_options(click.pass_obj(function)))
         assert isinstance(made, Verb)
         if not through_client:
-            made.params = [option for option in made.params if option.name != "timeout_s"]
+            useless = ("timeout_s", "token_file")
+            made.params = [option for option in made.params if option.name not in useless]
         made.params.sort(key=lambda parameter: parameter.name in SHARED)  # Its own come first.
         return made
 
@@ -175,6 +185,11 @@ def shared_options(function: F) -> F:
             "--timeout", "timeout_s", type=click.FloatRange(min=0.1), metavar="SECONDS",
             expose_value=False, callback=_keep("timeout_s"),
             help=f"Give up after so long without an answer.  [default: {TIMEOUT_S:g}]",
+        ),
+        click.option(
+            "--token-file", "token_file", metavar="FILE", expose_value=False,
+            callback=_keep("token_file"),
+            help="A token to use the cluster with; also DISKLESS_TOKEN, else the descriptor.",
         ),
         click.option(
             "-c", "--cluster", metavar="NAME|HOST:PORT", envvar=CLUSTER_VARIABLE,

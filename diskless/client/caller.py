@@ -20,13 +20,20 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from diskless.client import connection as connections
 from diskless.client import descriptor as descriptors
 from diskless.client.attempts import Attempts
 from diskless.client.connection import Buffer, Connection, Reply
 from diskless.client.descriptor import Descriptor
+from diskless.client.greeting import Greeter
 from diskless.client.routes import Routes, address
-from diskless.errors import DisklessError, NoCluster, SessionExpired, Unauthorized, Unavailable
+from diskless.errors import (
+    BadRequest,
+    DisklessError,
+    NoCluster,
+    SessionExpired,
+    Unauthorized,
+    Unavailable,
+)
 from diskless.protocol.messages import Empty, Kind, Mutation, Peer
 
 IDLE_MAX = 8
@@ -55,7 +62,8 @@ class Caller:
         self.timeout_s = timeout_s
         self.closed = False
         self._descriptor = descriptor
-        self._cluster = descriptor.cluster
+        self._greeter = Greeter(descriptor)
+        self._cluster = self._greeter.cluster
         self._begin()
         _callers.add(self)
 
@@ -69,6 +77,8 @@ class Caller:
         self._tickets: deque[weakref.ref[Ticket]] = deque()
         self._idle: dict[str, list[Connection]] = {}
         self._routes = Routes(self._descriptor.gateways, salt=secrets.token_hex(4))
+        self._strangers: dict[str, Unauthorized] = {}
+        """By address, those that did not prove to be agents when they were last asked."""
 
     def attempts(self, what: str) -> Attempts:
         return Attempts(what, timeout_s=self.timeout_s)
@@ -246,26 +256,34 @@ class Caller:
         if idle is not None:
             return idle
         try:
-            connection = connections.connect(
-                peer,
-                cluster=self._cluster,
-                secret=self._descriptor.secret,
-                client=self._label,
-                deadline=deadline,
-            )
+            connection = self._greeter.connect(peer, client=self._label, deadline=deadline)
         except (Unavailable, Unauthorized) as error:
             self._routes.failed(peer, time.monotonic())
-            if isinstance(error, Unauthorized) and self._routes.has_roster:
-                # Our secret has been good: a stranger listens where this agent was.
-                raise Unavailable(str(error)) from error
-            raise
+            self._doubt(peer, error)
+            raise Unavailable(str(error)) from error
+        self._strangers.pop(address(peer), None)
         welcome = connection.welcome
         assert welcome is not None
-        if not self._cluster or not self._routes.has_roster:
-            self._cluster = welcome.cluster
+        if not self._routes.has_roster:
             self._routes.replace(welcome.agents, version=connection.roster, now=time.monotonic())
         self._routes.learn(leader=connection.leader, version=connection.roster)
         return connection
+
+    def _doubt(self, peer: Peer, error: DisklessError) -> None:
+        """Raises Unauthorized if nobody is left that might prove to be an agent. Until then who
+        refuses us may be a stranger on a dead agent's port, whose word is nothing."""
+        if not isinstance(error, Unauthorized):
+            self._strangers.pop(address(peer), None)
+            if self._routes.has_roster or not self._strangers:
+                return
+            error = next(iter(self._strangers.values()))
+        else:
+            self._strangers[address(peer)] = error
+        expected = [one for one in self._routes.peers if one.up or not self._routes.has_roster]
+        if all(address(one) in self._strangers for one in expected) or (
+            not self._routes.has_roster and self._routes.all_failed()
+        ):
+            raise error
 
     def _pop_idle(self, peer: Peer) -> Connection | None:
         while True:
@@ -307,12 +325,12 @@ class Caller:
         Raises NoCluster if the name has come to mean another cluster: ours is gone then.
         """
         try:
-            found = descriptors.resolve(self._descriptor.name)
-        except NoCluster:
+            found = descriptors.load(self._descriptor.name)
+        except (NoCluster, BadRequest):  # BadRequest: it was given as HOST:PORT
             return
         if found.cluster == self._cluster:
             self._routes.add(found.gateways)
-        elif found.cluster and self._cluster:
+        elif found.cluster:
             raise NoCluster(
                 f"cluster {found.name} was replaced: {self._cluster} does not answer, "
                 f"the name means {found.cluster} now; connect again"

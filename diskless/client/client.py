@@ -71,12 +71,15 @@ BUFFER_BYTES = 16 * KIB
 """What a file opened for reading fetches for small reads: a block of a shard."""
 
 
-def connect(uri: str = "diskless:///", *, timeout_s: float = TIMEOUT_S) -> "Client":
-    """A client of the cluster that a URI, a name or HOST:PORT means.
+def connect(
+    uri: str = "diskless:///", *, token: str = "", timeout_s: float = TIMEOUT_S
+) -> "Client":
+    """A client of the cluster that a URI, a name or HOST:PORT means, with the rights of a token
+    (of `diskless token create`), else of $DISKLESS_TOKEN, else of the cluster's descriptor.
 
     Raises NoCluster, Unauthorized, or DeadlineExceeded if no agent answers.
     """
-    descriptor = resolve(uri)
+    descriptor = resolve(uri, token=token)
     if not descriptor.gateways:
         raise NoCluster(f"cluster {descriptor.name} has no gateways: start it with `diskless up`")
     caller = Caller(descriptor, timeout_s=timeout_s)

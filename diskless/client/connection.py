@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from diskless.errors import BadFrame, DisklessError, Garbled, Unauthorized, Unavailable
+from diskless.errors import BadFrame, DisklessError, Garbled, Unavailable
 from diskless.model import ClusterStatus, slot_name
 from diskless.protocol import messages
 from diskless.protocol.frames import (
@@ -41,11 +41,12 @@ from diskless.protocol.messages import Kind, Peer
 
 Buffer = bytes | bytearray | memoryview
 
-CONNECT_TIMEOUT_S = 3.0
-"""An agent that does not greet within this is passed over for another."""
+_TLS_ALERT = b"\x15\x03"
+"""How what an agent that expects TLS says to a client without begins."""
 
 _REPLIES: dict[Kind, Any] = {
-    Kind.HELLO: messages.Welcome,
+    Kind.HELLO: messages.Challenged,
+    Kind.PROVE: messages.Welcome,
     Kind.SESSION: messages.Session,
     Kind.ROSTER: messages.Roster,
     Kind.PUT: messages.Committed,
@@ -71,6 +72,7 @@ _REPLIES: dict[Kind, Any] = {
     Kind.ROLLBACK: messages.RolledBack,
     Kind.DIFF: messages.Changes,
     Kind.USAGE: messages.Used,
+    Kind.RENEW: messages.Certificate,
     Kind.ISSUE_TOKEN: messages.Issued,
     Kind.REVOKE_TOKEN: messages.Revoked,
     Kind.TOKENS: messages.TokenList,
@@ -226,7 +228,7 @@ class Connection:
             try:
                 sent = self._socket.sendmsg(buffers)
             except OSError as error:
-                raise self._broken(_describe(error)) from error
+                raise self._broken(say_why(error)) from error
             left -= sent
             if not left:
                 return
@@ -237,8 +239,10 @@ class Connection:
         try:
             count = self._socket.recv_into(view)
         except OSError as error:
-            raise self._broken(_describe(error)) from error
+            raise self._broken(say_why(error)) from error
         if not count:
+            if self._buffer[:2] == _TLS_ALERT:
+                raise self._broken("expects TLS, and the authority of its cluster is not known")
             raise self._broken("closed the connection")
         return count
 
@@ -317,66 +321,6 @@ def describe(peer: Peer) -> str:
     return f"{slot_name(peer.slot)} ({peer.gateway})" if peer.slot >= 0 else peer.gateway
 
 
-def connect(peer: Peer, *, cluster: str, secret: str, client: str, deadline: float) -> Connection:
-    """A connection that has been greeted: by Unix socket if the peer is here, else TCP.
-
-    Whether a socket file belongs to the peer is for the greeting to tell: another
-    host, or another cluster, may use the same path. Raises Unavailable, Unauthorized.
-    """
-    deadline = min(deadline, time.monotonic() + CONNECT_TIMEOUT_S)
-    if peer.socket and os.path.exists(peer.socket):
-        try:
-            return _greet(_open_unix(peer, deadline), cluster, secret, client, deadline)
-        except (Unavailable, Unauthorized):
-            if not peer.gateway:
-                raise
-    return _greet(_open_tcp(peer, deadline), cluster, secret, client, deadline)
-
-
-def _greet(
-    connection: Connection, cluster: str, secret: str, client: str, deadline: float
-) -> Connection:
-    reply = connection.request(Kind.HELLO, messages.Hello(secret, client), deadline=deadline)
-    peer = connection.peer
-    if reply.error is not None:
-        connection.close()
-        if isinstance(reply.error, Unauthorized):
-            raise Unauthorized(f"{describe(peer)}: {reply.error}")
-        raise Unavailable(f"{describe(peer)}: {reply.error}")
-    welcome: messages.Welcome = reply.meta
-    if cluster and welcome.cluster != cluster:
-        connection.close()
-        raise Unavailable(f"{describe(peer)} belongs to another cluster, {welcome.cluster}")
-    if peer.slot >= 0 and welcome.slot != peer.slot:
-        connection.close()
-        raise Unavailable(f"{describe(peer)} turned out to be {slot_name(welcome.slot)}")
-    connection.welcome = welcome
-    return connection
-
-
-def _open_unix(peer: Peer, deadline: float) -> Connection:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(max(deadline - time.monotonic(), 0.001))
-        sock.connect(peer.socket)
-    except OSError as error:
-        sock.close()
-        raise Unavailable(f"{describe(peer)} at {peer.socket}: {_describe(error)}") from error
-    return Connection(sock, peer)
-
-
-def _open_tcp(peer: Peer, deadline: float) -> Connection:
-    host, _, port = peer.gateway.rpartition(":")
-    try:
-        sock = socket.create_connection(
-            (host.strip("[]"), int(port)), timeout=max(deadline - time.monotonic(), 0.001)
-        )
-    except (OSError, ValueError, OverflowError) as error:
-        raise Unavailable(f"{describe(peer)}: {_describe(error)}") from error
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Connection(sock, peer)
-
-
 def _after(buffers: list[Buffer], sent: int) -> list[Buffer]:
     """What is left to send of `buffers` after `sent` bytes."""
     for index, buffer in enumerate(buffers):
@@ -386,7 +330,7 @@ def _after(buffers: list[Buffer], sent: int) -> list[Buffer]:
     return []
 
 
-def _describe(error: Exception) -> str:
+def say_why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "did not answer in time"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

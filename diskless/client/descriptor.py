@@ -1,7 +1,7 @@
 """How a program finds a cluster: its descriptor, a private file of this user.
 
 Owns `$DISKLESS_HOME/<name>.json` (else `~/.diskless/<name>.json`), which holds the
-cluster's secret and gateways, and the meaning of a `diskless://` URI's authority. It
+cluster's gateways and its key, or a token, and the meaning of a `diskless://` URI's authority. It
 connects to nothing. Files are 0600 in a 0700 directory and replaced atomically.
 """
 
@@ -22,7 +22,10 @@ from diskless.protocol.messages import Peer
 SCHEME = "diskless"
 DEFAULT_NAME = "default"
 HOME_VARIABLE = "DISKLESS_HOME"
-SECRET_VARIABLE = "DISKLESS_SECRET"
+TOKEN_VARIABLE = "DISKLESS_TOKEN"
+AUTHORITY_VARIABLE = "DISKLESS_CA"
+"""A file with the certificate that the agents of a cluster are trusted by, where there is no
+descriptor that has it."""
 UNKNOWN_SLOT = -1
 """Slot of a gateway that was given as host:port, until it has told its own."""
 
@@ -43,6 +46,8 @@ class Descriptor(Struct, frozen=True, kw_only=True):
     """A client's, where there is no key."""
     authority: str = ""
     """The certificate that the agents' certificates are signed with, as PEM; "" without TLS."""
+    authority_key: str = ""
+    """Its key: only in the operator's descriptor, and not where the authority is his own."""
     by_host: bool = False
     """Certificates name hosts, not slots: they are the operator's own."""
     settings: dict[str, Any] = {}
@@ -107,7 +112,7 @@ def load(name: str) -> Descriptor:
         raise NoCluster(
             f"no cluster {name!r} is known here ({path} does not exist): start it with "
             f"`diskless up --name {name}`, or give a gateway as {SCHEME}://HOST:PORT/ "
-            f"and its secret in {SECRET_VARIABLE}"
+            f"and a token in {TOKEN_VARIABLE}"
         ) from None
     except (OSError, msgspec.DecodeError) as error:
         raise NoCluster(f"{path} cannot be read: {error}") from error
@@ -153,29 +158,71 @@ def parse_uri(uri: str) -> tuple[str, str]:
     return authority, path
 
 
-def resolve(uri_or_name: str = "") -> Descriptor:
+def resolve(uri_or_name: str = "", *, token: str = "") -> Descriptor:
     """The cluster that a URI's authority, a name or HOST:PORT means; "" is the default one.
+    Who we are there is what `token` says, else $DISKLESS_TOKEN, else the descriptor.
 
-    Raises BadRequest for what cannot be one, NoCluster if it is not known here.
+    Raises BadRequest for what cannot be a cluster, NoCluster if it is not known here,
+    Unauthorized for a token that is none, or for another cluster.
     """
     if uri_or_name.startswith(f"{SCHEME}:"):
         authority, _ = parse_uri(uri_or_name)
     else:
         authority = uri_or_name
+    token = (token or os.environ.get(TOKEN_VARIABLE, "")).strip()
     if _HOST_PORT.fullmatch(authority):
-        return _resolve_gateway(authority)
-    return load(authority or DEFAULT_NAME)
+        return _resolve_gateway(authority, token)
+    return _with_token(load(authority or DEFAULT_NAME), token)
 
 
-def _resolve_gateway(gateway: str) -> Descriptor:
-    secret = os.environ.get(SECRET_VARIABLE)
-    if secret:
-        peer = Peer(slot=UNKNOWN_SLOT, gateway=gateway, socket="", host="", up=True)
-        return Descriptor(cluster="", name=gateway, secret=secret, gateways=[peer])
-    for descriptor in known():
-        if any(peer.gateway == gateway for peer in descriptor.gateways):
-            return descriptor
-    raise NoCluster(
-        f"the secret for gateway {gateway} is not known here: set {SECRET_VARIABLE}, "
-        "or copy the cluster's descriptor to this host"
+def read_token(path: str) -> str:
+    """The token in a file. Raises BadRequest."""
+    try:
+        token = Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"no token can be read from {path}: {error}") from None
+    if not token:
+        raise BadRequest(f"no token is in {path}: it is empty")
+    return token
+
+
+def _with_token(known: Descriptor, token: str) -> Descriptor:
+    if not token:
+        return known
+    cluster = parse_token(token).claims.cluster
+    if cluster != known.cluster:
+        raise Unauthorized(f"that token is for another cluster than {known.name}: for {cluster}")
+    return msgspec.structs.replace(known, token=token)
+
+
+def _resolve_gateway(gateway: str, token: str) -> Descriptor:
+    cluster = parse_token(token).claims.cluster if token else ""
+    for known_one in known():
+        if any(peer.gateway == gateway for peer in known_one.gateways) and (
+            not token or known_one.cluster == cluster
+        ):
+            return _with_token(known_one, token)
+    if not token:
+        raise NoCluster(
+            f"no token for gateway {gateway} is known here: set {TOKEN_VARIABLE}, "
+            "or copy the cluster's descriptor to this host"
+        )
+    peer = Peer(slot=UNKNOWN_SLOT, gateway=gateway, socket="", host="", up=True)
+    pem, by_host = _read_authority()
+    return Descriptor(
+        cluster=cluster, name=gateway, token=token, authority=pem, by_host=by_host, gateways=[peer]
     )
+
+
+def _read_authority() -> tuple[str, bool]:
+    """The certificate to trust, and whether it signs hosts' names and not slots'."""
+    path = os.environ.get(AUTHORITY_VARIABLE, "")
+    if not path:
+        return "", False
+    from diskless.identity.certificates import is_own_authority
+
+    try:
+        pem = Path(path).read_text()
+        return pem, not is_own_authority(pem.encode())
+    except (OSError, ValueError) as error:  # BadRequest is a ValueError
+        raise BadRequest(f"{AUTHORITY_VARIABLE}={path}: {error}") from None

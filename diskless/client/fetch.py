@@ -24,8 +24,7 @@ from diskless.errors import (
     PathIsDirectory,
     Unavailable,
 )
-from diskless.model import Extent
-from diskless.protocol.messages import Kind, Open, Opened, Read, Status
+from diskless.protocol.messages import Kind, MarkedExtent, Open, Opened, Read, Status
 
 PIECE_BYTES = MIB
 """Payload of one `read`; it begins and ends at multiples of this, as stripes mostly do,
@@ -72,15 +71,16 @@ class Content:
             raise NotFound(f"{self._path} was replaced while it was read")
         self._place(opened, first)
 
-    def cut(self, start: int, length: int) -> list[Extent]:
-        """The parts of the extents that hold `length` bytes from `start` on."""
+    def cut(self, start: int, length: int) -> list[MarkedExtent]:
+        """The parts of the extents that hold `length` bytes from `start` on. The mark of an
+        extent is good for its parts."""
         parts = []
         index = bisect_right(self._starts, start) - 1
         while length > 0:
             extent = self._extents[index]
             skip = start - self._starts[index]
             count = min(extent.length - skip, length)
-            parts.append(Extent(extent.stripe, extent.offset + skip, count))
+            parts.append(MarkedExtent(extent.stripe, extent.offset + skip, count, extent.mark))
             start, length, index = start + count, length - count, index + 1
         return parts
 

@@ -3,11 +3,11 @@
     fsspec.open("diskless:///a.csv")            # the cluster called "default"
     fsspec.open("diskless://orders/a.csv")      # the cluster of that name
     fsspec.open("diskless://host:7000/a.csv")   # the cluster of that gateway
-    fsspec.filesystem("diskless", cluster="orders", timeout_s=30)
+    fsspec.filesystem("diskless", cluster="orders", token_file="/run/orders.token", timeout_s=30)
 
 It connects at the first use, anew in a forked child, and anew when the name has come to
-mean another cluster. Instances hold no secret: whoever unpickles one needs the cluster's
-descriptor, or its secret in the environment, like any other client.
+mean another cluster. Instances hold no secret: whoever unpickles one needs the token's file, a
+token in $DISKLESS_TOKEN or the cluster's descriptor, like any other client.
 
 What fsspec leaves open is settled like this:
 
@@ -40,7 +40,7 @@ from fsspec.core import get_compression
 from fsspec.utils import stringify_path
 
 from diskless.client.client import BUFFER_BYTES, TIMEOUT_S, Client, connect
-from diskless.client.descriptor import SCHEME, parse_uri, resolve
+from diskless.client.descriptor import SCHEME, parse_uri, read_token, resolve
 from diskless.client.fsspec_files import (
     SPOOL_BYTES_MAX,
     CompressedFile,
@@ -67,9 +67,9 @@ RESOLVE_INTERVAL_S = 1.0
 
 
 @lru_cache(maxsize=CLIENTS_MAX)
-def _client_of(authority: str, cluster: str, timeout_s: float) -> Client:
-    """`cluster` is the id that the authority means now; "" if that is not known."""
-    return connect(f"{SCHEME}://{authority}/", timeout_s=timeout_s)
+def _client_of(authority: str, cluster: str, token: str, timeout_s: float) -> Client:
+    """`cluster` is the id that the authority means now."""
+    return connect(f"{SCHEME}://{authority}/", token=token, timeout_s=timeout_s)
 
 
 class DisklessFileSystem(AbstractFileSystem):
@@ -83,11 +83,20 @@ class DisklessFileSystem(AbstractFileSystem):
     root_marker = "/"
     transaction_type = DisklessTransaction
 
-    def __init__(self, cluster: str = "", timeout_s: float = TIMEOUT_S, **options: Any) -> None:
-        """`cluster` is a name, HOST:PORT of a gateway, or a URI; "" is the default one."""
+    def __init__(
+        self,
+        cluster: str = "",
+        timeout_s: float = TIMEOUT_S,
+        token_file: str = "",
+        **options: Any,
+    ) -> None:
+        """`cluster` is a name, HOST:PORT of a gateway, or a URI; "" is the default one.
+        `token_file` holds a token to use it with, unless the environment or the cluster's
+        descriptor does."""
         super().__init__(**options)
         self.cluster = parse_uri(cluster)[0] if cluster.startswith(f"{SCHEME}:") else cluster
         self.timeout_s = timeout_s
+        self.token_file = token_file
         self._client: Client | None = None
         self._resolve_at = 0.0
 
@@ -95,8 +104,9 @@ class DisklessFileSystem(AbstractFileSystem):
     def client(self) -> Client:
         """The client of the cluster that the name means now. Raises NoCluster."""
         if self._client is None or time.monotonic() >= self._resolve_at:
-            cluster = resolve(self.cluster).cluster
-            self._client = _client_of(self.cluster, cluster, self.timeout_s)
+            token = read_token(self.token_file) if self.token_file else ""
+            known = resolve(self.cluster, token=token)
+            self._client = _client_of(self.cluster, known.cluster, known.token, self.timeout_s)
             self._resolve_at = time.monotonic() + RESOLVE_INTERVAL_S
         return self._client
 

@@ -22,8 +22,16 @@ from diskless.client.caller import Caller, Ticket
 from diskless.client.connection import Connection
 from diskless.config import MIB
 from diskless.errors import DisklessError, Unavailable, UploadLost
-from diskless.model import Stripe
-from diskless.protocol.messages import Abort, Commit, Kind, NewFile, Status, Write, Written
+from diskless.protocol.messages import (
+    Abort,
+    Commit,
+    Kind,
+    MarkedStripe,
+    NewFile,
+    Status,
+    Write,
+    Written,
+)
 
 FRAME_BYTES = MIB
 """Payload of one `write`: a whole stripe by default."""
@@ -84,7 +92,7 @@ class Upload:
         self._connection: Connection | None = None
         self._number = 0
         self._resuming = False
-        self._sealed: list[Stripe] = []
+        self._sealed: list[MarkedStripe] = []
         self._sealed_bytes = 0
         self._sent_bytes = 0
         self._unsealed: deque[memoryview] = deque()
@@ -200,7 +208,7 @@ class Upload:
         if os.getpid() != self._pid:
             raise UploadLost(f"{self._what}: process {self._pid} goes on with it, a fork cannot")
 
-    def _take_resume(self) -> list[Stripe]:
+    def _take_resume(self) -> list[MarkedStripe]:
         """The sealed stripes, for the first frame after a failover."""
         if not self._resuming:
             return []
@@ -233,7 +241,7 @@ class Upload:
         if written.sealed and position != self._sealed_bytes:
             raise Unavailable(f"{self._what}: sealed stripes do not follow one another")
 
-    def _seal(self, stripe: Stripe) -> None:
+    def _seal(self, stripe: MarkedStripe) -> None:
         self._sealed.append(stripe)
         self._sealed_bytes += stripe.payload_bytes
         drop = stripe.payload_bytes

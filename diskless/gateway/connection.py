@@ -6,6 +6,9 @@ fill REPLY_BYTES_MAX, or while the gateway's budgets have no room for the next b
 the reply to it. What has been read by then waits in the parser. It never decides what a
 request means.
 
+It begins with a handshake (identity/handshake.py) in which both sides prove who they are;
+before that a client is a stranger, which may say two small things and keep nothing waiting.
+
 Invariants: every request that was started gets one reply, unless the connection is gone;
 a body is reserved in the budget from before it is received until its request is answered,
 and a large reply from before it is made until its client has fetched it.
@@ -22,10 +25,13 @@ import msgspec
 from msgspec import Struct
 
 from diskless.config import KIB, MIB
-from diskless.errors import BadFrame, DisklessError, InternalError, Unauthorized
+from diskless.errors import BadFrame, DisklessError, InternalError
+from diskless.gateway.visitor import Visitor
+from diskless.identity.handshake import Pending, Proof
 from diskless.protocol.frames import (
     HELLO_BYTES_MAX,
     META_BYTES_MAX,
+    NO_LEADER,
     PAYLOAD_BYTES_MAX,
     RECEIVE_BYTES,
     WITHIN_UNIT_S,
@@ -35,12 +41,14 @@ from diskless.protocol.frames import (
 )
 from diskless.protocol.messages import (
     DECODERS,
+    Challenged,
     Empty,
     Events,
     Hello,
     Kind,
     List,
     Open,
+    Prove,
     Read,
     Refusal,
     encode,
@@ -71,7 +79,6 @@ JOIN_BYTES_MAX = 16 * KIB
 """Smaller payloads are cheaper to copy behind their header than to hand over apart."""
 CLOSE_TIMEOUT_S = 5.0
 """How long a closed connection may take to fetch its last reply."""
-LOG_CHARS_MAX = 200
 
 Buffer = bytes | bytearray | memoryview
 
@@ -136,9 +143,11 @@ class Connection(asyncio.BufferedProtocol):
         self.in_flight = 0
         self._gateway = gateway
         self._loop = asyncio.get_running_loop()
-        self._transport: Any = None
+        self.transport: Any = None
         self._parser = FrameParser(body_bytes_max=HELLO_BYTES_MAX, admit=self._admit)
-        self._greeted = False
+        self._pending: Pending | None = None
+        self.visitor: Visitor | None = None
+        """Who is there; None for a stranger."""
         self._closed = False
         self._draining = False
         self._reading = True
@@ -153,17 +162,16 @@ class Connection(asyncio.BufferedProtocol):
         self._bytes_out = 0
         self._fetched_bytes = 0
         self._refused_number = 0
-        self._opened_at = self._heard_at = self._loop.time()
+        self.opened_at = self._heard_at = self._loop.time()
+        self._end: asyncio.TimerHandle | None = None
 
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_HIGH, low=UNSENT_BYTES_LOW)
+        self.transport = transport
+        self.transport.set_write_buffer_limits(high=UNSENT_BYTES_HIGH, low=UNSENT_BYTES_LOW)
         _notice_dead_peers(transport.get_extra_info("socket"))
-        refusal = self._gateway.connection_made(self)
-        if refusal is not None:
-            self.refuse_and_close(refusal)
+        self._gateway.connection_made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return _DISCARDED if self._draining else self._parser.get_buffer()
@@ -178,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.slow_since = self._loop.time()
-        self._fetched_bytes = self._bytes_out - self._transport.get_write_buffer_size()
+        self._fetched_bytes = self._bytes_out - self.transport.get_write_buffer_size()
         self._gateway.slow[self] = None
 
     def resume_writing(self) -> None:
@@ -195,6 +203,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
+        if self._end is not None:
+            self._end.cancel()
         gateway, held = self._gateway, self._held
         gateway.requests.forget(self._granted)
         gateway.replies.forget(self._reply_granted)
@@ -207,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         self._fetched_all()
         self._parser.close()
         self._park(0)
-        gateway.connection_lost(self, greeted=self._greeted)
+        gateway.connection_lost(self)
 
     # Flow control.
 
@@ -253,20 +263,31 @@ class Connection(asyncio.BufferedProtocol):
         self._gateway.counters.frames_in += 1
         self._refused_number = frame.header.request  # Until it proves to be sound.
         request = Request(self, frame)
-        if self._greeted != (request.kind is not Kind.HELLO):
-            raise BadFrame("the first frame, and only that, must be hello")
-        if not self._greeted:
-            self._greet(request)
+        if self.visitor is None:
+            self._shake_hands(request.meta)
+        elif request.kind in (Kind.HELLO, Kind.PROVE):
+            raise BadFrame("the first two frames, and only they, are hello and prove")
         self._refused_number = 0
         self._reserved_bytes = 0  # The request holds it from here on.
         return request
 
-    def _greet(self, request: Request) -> None:
-        assert isinstance(request.meta, Hello)
-        if not self._gateway.is_secret(request.meta.secret):
-            raise Unauthorized("the secret is not this cluster's")
-        self._greeted = True
-        self._parser.body_bytes_max = META_BYTES_MAX + PAYLOAD_BYTES_MAX
+    def _shake_hands(self, meta: Struct) -> None:
+        """Takes a stranger's next message. Raises BadFrame, Unauthorized, Unavailable."""
+        if isinstance(meta, Hello) and self._pending is None:
+            self._pending = self._gateway.challenge(meta)
+        elif isinstance(meta, Prove) and self._pending is not None:
+            principal = self._pending.admit(Proof(meta.proof))
+            self._gateway.admit(self)
+            self.visitor = Visitor(self.number, principal, self.refuse_and_close)
+            self._parser.body_bytes_max = META_BYTES_MAX + PAYLOAD_BYTES_MAX
+        else:
+            raise BadFrame("the first two frames must be hello and prove")
+
+    def challenged(self) -> Challenged:
+        """What a stranger that said hello is answered."""
+        assert self._pending is not None
+        challenge = self._pending.challenge
+        return Challenged(challenge.slot, challenge.nonce, challenge.proof)
 
     def _may_start(self, request: Request) -> bool:
         if self.in_flight >= REQUESTS_MAX:
@@ -294,9 +315,9 @@ class Connection(asyncio.BufferedProtocol):
             self._reading = reading
             if reading:
                 self._heard_at = self._loop.time()
-                self._transport.resume_reading()
+                self.transport.resume_reading()
             else:
-                self._transport.pause_reading()
+                self.transport.pause_reading()
 
     def _admit(self, body_bytes: int) -> bool:
         self._reserved_bytes = body_bytes
@@ -313,10 +334,8 @@ class Connection(asyncio.BufferedProtocol):
         # Not at once: whoever released the room is still in the middle of its own work.
         self._loop.call_soon(self.pump)
 
-    def is_silent(self, now: float, *, hello_timeout_s: float, frame_timeout_s: float) -> bool:
-        """Whether it owes us the rest of a frame, or its hello, for too long."""
-        if not self._greeted:
-            return now - self._opened_at > hello_timeout_s
+    def is_silent(self, now: float, *, frame_timeout_s: float) -> bool:
+        """Whether it owes us the rest of a frame for too long."""
         owes_more = self._reading and self._parser.mid_frame
         return owes_more and now - self._heard_at > frame_timeout_s
 
@@ -324,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether it has been too slow for too long to take what it asked for."""
         if self.slow_since is None or now - self.slow_since <= reply_timeout_s:
             return False
-        fetched = self._bytes_out - self._transport.get_write_buffer_size()
+        fetched = self._bytes_out - self.transport.get_write_buffer_size()
         if fetched - self._fetched_bytes < FETCH_BYTES_MIN:
             return True
         self.slow_since, self._fetched_bytes = now, fetched
@@ -374,17 +393,16 @@ class Connection(asyncio.BufferedProtocol):
     def refuse(self, number: int, error: DisklessError) -> None:
         self._send(Kind.REFUSED, number, encode(Refusal.of(error)), (), 0)
 
-    def refuse_and_close(self, error: DisklessError) -> None:
+    def refuse_and_close(self, error: DisklessError, number: int | None = None) -> None:
         """Says once, to the client and to the log, why this connection ends."""
         if self._closed:
             return
-        log.warning(
-            "connection refused peer=%s reason=%s message=%r",
-            describe_peer(self._transport), error.reason, str(error)[:LOG_CHARS_MAX],
-        )  # fmt: skip
-        header = self._parser.last_header
-        self.refuse(header.request if header else self._refused_number, error)
-        if self._greeted:
+        self._gateway.refusals.note("gateway", error, describe_peer(self.transport))
+        if number is None:
+            header = self._parser.last_header
+            number = header.request if header else self._refused_number
+        self.refuse(number, error)
+        if self.visitor is not None:
             self._hang_up()
         else:
             self.close()
@@ -398,35 +416,35 @@ class Connection(asyncio.BufferedProtocol):
         self._draining = True
         self._read(True)
         self._closed = True
-        self._transport.write_eof()
-        self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
+        self.transport.write_eof()
+        self._end = self._loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
 
     def close(self) -> None:
         """Ends the connection once its last replies are fetched, or after a while anyway."""
         if not self._closed:
             self._read(False)
             self._closed = True
-            self._transport.close()
-            self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
+            self.transport.close()
+            self._end = self._loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
 
     def give_up(self) -> None:
         """Ends a connection whose client does not fetch its replies, with a line in the log."""
         log.warning(
             "replies not fetched peer=%s unsent_bytes=%d: connection closed",
-            describe_peer(self._transport), self._transport.get_write_buffer_size(),
+            describe_peer(self.transport), self.transport.get_write_buffer_size(),
         )  # fmt: skip
         self.abort()
 
     def abort(self) -> None:
         self._closed = True
-        self._transport.abort()
+        self.transport.abort()
 
     def _send(
         self, kind: Kind, number: int, meta: bytes, parts: Sequence[Buffer], payload_bytes: int
     ) -> None:
         if self._closed:
             return
-        leader, roster = self._gateway.view()
+        leader, roster = (NO_LEADER, 0) if self.visitor is None else self._gateway.view()
         head = pack_head(
             kind, number, meta, parts,
             version=self._parser.version, leader=leader, roster=roster,
@@ -437,11 +455,11 @@ class Connection(asyncio.BufferedProtocol):
         counters.bytes_out += size
         self._bytes_out += size
         if not payload_bytes:
-            self._transport.write(head)
+            self.transport.write(head)
         elif payload_bytes <= JOIN_BYTES_MAX:
-            self._transport.write(b"".join((head, *parts)))
+            self.transport.write(b"".join((head, *parts)))
         else:
-            self._transport.writelines((head, *parts))
+            self.transport.writelines((head, *parts))
 
 
 def describe_peer(transport: asyncio.BaseTransport) -> str:

@@ -9,12 +9,12 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
 from diskless import paths
-from diskless.agent.faults import Faults
+from diskless.agent.faults import NOT_ARMED, Faults
 from diskless.agent.packer import Packer, PendingFile, PendingPut
 from diskless.agent.reader import Reader
 from diskless.agent.roster import Roster
@@ -28,13 +28,19 @@ from diskless.errors import (
     CapacityExceeded,
     CorruptData,
     DisklessError,
+    Forbidden,
+    NotFound,
     TooFewAgents,
     Unavailable,
 )
+from diskless.gateway.certificate import CertificateDoor
 from diskless.gateway.history import HistoryDoor
+from diskless.gateway.marks import Marks
 from diskless.gateway.server import Answer, ConnectionId
-from diskless.gateway.tokens import WHO, TokensDoor
-from diskless.model import FileRecord, Stripe, StripeId, cut, slot_name
+from diskless.gateway.tokens import TokensDoor
+from diskless.gateway.visitor import Visitor
+from diskless.identity.certificates import Certificates
+from diskless.model import FileRecord, Stripe, cut, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.lookback import Events
@@ -47,6 +53,9 @@ log = logging.getLogger(__name__)
 
 Payload = bytes | bytearray | memoryview
 
+_MUTATIONS = frozenset(
+    kind for kind, request in m.REQUESTS.items() if issubclass(request, m.Mutation)
+)
 _CHECKSUM = re.compile("[0-9a-fA-F]{16}")
 
 
@@ -65,6 +74,8 @@ class ClientDoor:
         uploads: Uploads,
         faults: Faults,
         shards: ShardStore,
+        marks: Marks,
+        tls: Certificates | None = None,
     ) -> None:
         self._settings = settings
         self._cluster_id = cluster_id
@@ -75,28 +86,36 @@ class ClientDoor:
         self._uploads = uploads
         self._faults = faults
         self._shards = shards
+        self._marks = marks
         self.requests = 0
         """Of clients at work; those of onlookers are not counted."""
         self._handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
-            Kind.SESSION: self._session,
             Kind.PUT: self._put,
-            Kind.WRITE: self._write,
-            Kind.COMMIT: self._commit,
             Kind.ABORT: self._abort,
-            Kind.OPEN: self._open,
-            Kind.READ: self._read,
-            Kind.STAT: self._stat,
-            Kind.LIST: self._list,
             Kind.MKDIRS: self._mkdirs,
             Kind.RENAME: self._rename,
             Kind.DELETE: self._delete,
             Kind.SUMMARY: self._summary,
             Kind.STATUS: self._status,
+            **(history := HistoryDoor(namespace)).handlers,
+            **(tokens := TokensDoor(namespace, cluster_id=cluster_id)).handlers,
+            Kind.RENEW: CertificateDoor(tls).renew,
+            Kind.FAULTS: self._plant,
+        }
+        self._personal: dict[Kind, Callable[[Visitor, Any, Payload], Answer | Awaitable[Answer]]]
+        """Those that depend on who asks."""
+        self._personal = {
+            Kind.SESSION: self._session,
+            Kind.WRITE: self._write,
+            Kind.COMMIT: self._commit,
+            Kind.OPEN: self._open,
+            Kind.READ: self._read,
+            Kind.STAT: self._stat,
+            Kind.LIST: self._list,
             Kind.EVENTS: self._events,
             Kind.DRAIN: self._drain,
-            **HistoryDoor(namespace).handlers,
-            **TokensDoor(namespace, cluster_id=cluster_id).handlers,
-            Kind.FAULTS: self._plant,
+            **history.personal,
+            **tokens.personal,
         }
 
     # -- what the gateway asks --------------------------------------------------
@@ -131,17 +150,34 @@ class ClientDoor:
         )
 
     def handle(
-        self, connection: ConnectionId, kind: Kind, meta: Struct, payload: bytes | memoryview
+        self, visitor: Visitor, kind: Kind, meta: Struct, payload: bytes | memoryview
     ) -> Answer | Awaitable[Answer]:
         if self._roster.version < 0 and kind is not Kind.FAULTS:
             # It would take the others for dead, and say so to the client.
             raise Unavailable(f"{slot_name(self._roster.slot)} has not joined the cluster yet")
         self.requests += kind not in (Kind.STATUS, Kind.EVENTS, Kind.FAULTS)
-        answer = self._handlers[kind](meta, payload)
+        if kind in _MUTATIONS:
+            self._recognize(visitor, cast(m.Mutation, meta))
+        handler = self._handlers.get(kind)
+        if handler is not None:
+            return handler(meta, payload)
+        answer = self._personal[kind](visitor, meta, payload)
         if kind is Kind.WRITE:
             assert isinstance(meta, m.Write)
-            self._uploads.attach(meta.upload, connection)
+            self._uploads.attach(meta.upload, visitor.number)
         return answer
+
+    def _recognize(self, visitor: Visitor, meta: m.Mutation) -> None:
+        """Makes of the number that a client has for its session the namespace's own. Whoever
+        used another's could have its own answers taken for the other's. Raises Forbidden."""
+        if meta.session != visitor.session:
+            try:
+                visitor.session_count = self._marks.session_count(visitor.principal, meta.session)
+            except Forbidden as error:
+                visitor.hang_up(error)  # the next guess costs a connection
+                raise
+            visitor.session = meta.session
+        meta.session = visitor.session_count
 
     def disconnected(self, connection: ConnectionId) -> None:
         """Uploads wait a while: their client may come back to them."""
@@ -153,32 +189,28 @@ class ClientDoor:
         _check_files(meta.files, len(payload))
         return await self._make_visible(meta, _checked(meta.files, payload), [], payload)
 
-    def _write(self, meta: m.Write, payload: Payload) -> Awaitable[Answer]:
+    def _write(self, visitor: Visitor, meta: m.Write, payload: Payload) -> Awaitable[Answer]:
         # Appending happens here and now, so that frames keep the order they came in.
-        self._check_resume(meta.resume)
-        upload = self._uploads.get(meta.upload, meta.offset, meta.resume)
+        upload = self._uploads.get(meta.upload, meta.offset, self._resumed(visitor, meta.resume))
         upload.append(meta.offset, payload, meta.ends)
-        return self._written(meta.upload, upload)
+        return self._written(visitor, meta.upload, upload)
 
-    def _check_resume(self, stripes: Sequence[Stripe]) -> None:
-        """Stripes come back from clients: one with less protection is not of our making."""
-        for stripe in stripes:
-            _check_numbers(stripe)
-            if stripe.parity_shards != self._settings.parity_shards:
-                raise BadRequest("a stripe to resume has not the cluster's number of parity shards")
+    def _resumed(self, visitor: Visitor, stripes: Sequence[m.MarkedStripe]) -> list[Stripe]:
+        """Stripes come back from clients, and must be as an agent gave them to this one."""
+        return self._marks.resumed(visitor.principal, stripes) if stripes else []
 
-    async def _written(self, number: int, upload: Upload) -> Answer:
+    async def _written(self, visitor: Visitor, number: int, upload: Upload) -> Answer:
         try:
             await self._uploads.room(upload)
             start, sealed = upload.news()
         except (CapacityExceeded, TooFewAgents):
             self._uploads.discard(number)  # the client gives up too
             raise
-        return m.Written(upload.received, start, sealed), ()
+        marked = self._marks.stripes(visitor.principal, sealed)
+        return m.Written(upload.received, start, marked), ()
 
-    def _commit(self, meta: m.Commit, payload: Payload) -> Awaitable[Answer]:
-        self._check_resume(meta.resume)
-        upload = self._uploads.get(meta.upload, meta.offset, meta.resume)
+    def _commit(self, visitor: Visitor, meta: m.Commit, payload: Payload) -> Awaitable[Answer]:
+        upload = self._uploads.get(meta.upload, meta.offset, self._resumed(visitor, meta.resume))
         _check_files(meta.files, upload.received + len(payload))
         ends = accumulate(file.size for file in meta.files)
         upload.append(meta.offset, payload, [end for end in ends if end > meta.offset])
@@ -214,33 +246,41 @@ class ClientDoor:
         self._uploads.discard(meta.upload)
         return m.Empty(), ()
 
-    def _open(self, meta: m.Open, _: Payload) -> Answer | Awaitable[Answer]:
+    def _open(self, visitor: Visitor, meta: m.Open, _: Payload) -> Answer | Awaitable[Answer]:
         opened = self._namespace.ask(q.Open(meta.path), lambda opened: opened)
         if not isinstance(opened, q.OpenedFile):
-            return self._open_afar(meta, opened)
+            return self._open_afar(visitor, meta, opened)
         if opened.record.inline is not None or meta.prefetch <= 0:
-            return self._opened(meta, opened), (opened.record.inline or b"",)
-        return self._prefetch(meta, opened)
+            return self._opened(visitor, meta, opened), (opened.record.inline or b"",)
+        return self._prefetch(visitor, meta, opened)
 
-    async def _open_afar(self, meta: m.Open, asked: Awaitable[q.OpenedFile]) -> Answer:
+    async def _open_afar(
+        self, visitor: Visitor, meta: m.Open, asked: Awaitable[q.OpenedFile]
+    ) -> Answer:
         opened = await asked
         if opened.record.inline is not None:
-            return self._opened(meta, opened), (opened.record.inline,)
-        return await self._prefetch(meta, opened)
+            return self._opened(visitor, meta, opened), (opened.record.inline,)
+        return await self._prefetch(visitor, meta, opened)
 
-    async def _prefetch(self, meta: m.Open, opened: q.OpenedFile) -> Answer:
-        answer = self._opened(meta, opened)
+    async def _prefetch(self, visitor: Visitor, meta: m.Open, opened: q.OpenedFile) -> Answer:
+        answer = self._opened(visitor, meta, opened)
         wanted = min(meta.prefetch, opened.record.size, PAYLOAD_BYTES_MAX)
         parts = await self._reader.read(cut(opened.record.extents, 0, wanted))
         return answer, parts
 
-    def _opened(self, meta: m.Open, opened: q.OpenedFile) -> m.Opened:
+    def _opened(self, visitor: Visitor, meta: m.Open, opened: q.OpenedFile) -> m.Opened:
         self._reader.learn(opened.stripes)
         record = opened.record
         places = _places(opened) if meta.places else []
-        return m.Opened(_file_status(meta.path, record), list(record.extents), places)
+        if visitor.rights.bound:
+            extents = self._marks.extents(visitor.principal, record.extents)
+        else:  # Without a mark they read as they are.
+            extents = cast(list[m.MarkedExtent], list(record.extents))
+        return m.Opened(_file_status(meta.path, record), extents, places)
 
-    async def _read(self, meta: m.Read, _: Payload) -> Answer:
+    async def _read(self, visitor: Visitor, meta: m.Read, _: Payload) -> Answer:
+        if visitor.rights.bound:
+            self._marks.check_extents(visitor.principal, meta.extents)
         if any(extent.offset < 0 or extent.length <= 0 for extent in meta.extents):
             raise BadRequest("an extent needs an offset of 0 or more and at least one byte")
         if sum(extent.length for extent in meta.extents) > PAYLOAD_BYTES_MAX:
@@ -255,14 +295,36 @@ class ClientDoor:
         """An answer without bytes."""
         return self._namespace.ask(query, lambda answer: (reply(answer), ()))
 
-    def _stat(self, meta: m.Stat, _: Payload) -> Answer | Awaitable[Answer]:
-        return self._ask(q.Stat(meta.path), _path_status)
+    def _stat(self, visitor: Visitor, meta: m.Stat, _: Payload) -> Answer | Awaitable[Answer]:
+        if visitor.rights.covers(meta.path):
+            return self._ask(q.Stat(meta.path), _path_status)
+        return self._ask(q.Stat(meta.path), _way_status)
 
-    def _list(self, meta: m.List, _: Payload) -> Answer | Awaitable[Answer]:
+    def _list(self, visitor: Visitor, meta: m.List, _: Payload) -> Answer | Awaitable[Answer]:
+        if not visitor.rights.covers(meta.path):
+            return self._list_ways(visitor, meta)
+
         def reply(page: q.Listed) -> m.Listing:
             return m.Listing([_path_status(entry) for entry in page.entries], page.more)
 
         return self._ask(q.Page(meta.path, meta.after, meta.limit), reply)
+
+    async def _list_ways(self, visitor: Visitor, meta: m.List) -> Answer:
+        """Of a directory above a token's paths, what leads to them: a few names, whatever else
+        there is."""
+        _way_status(await self._namespace.query(q.Stat(meta.path)))
+        names = [name for name in visitor.rights.ways(meta.path) if name > meta.after]
+        found: list[m.Status] = []
+        for name in names:
+            path = f"{meta.path.rstrip('/')}/{name}"
+            try:
+                entry = await self._namespace.query(q.Stat(path))
+            except NotFound:
+                continue
+            if entry.record is None or visitor.rights.covers(path):
+                found.append(_path_status(entry))
+        limit = max(meta.limit, 1)
+        return m.Listing(found[:limit], len(found) > limit), ()
 
     def _summary(self, meta: m.Summary, _: Payload) -> Answer | Awaitable[Answer]:
         def reply(found: Any) -> m.Summed:
@@ -273,19 +335,23 @@ class ClientDoor:
     def _status(self, meta: m.Empty, _: Payload) -> Answer | Awaitable[Answer]:
         return self._ask(q.Report(), lambda report: report)
 
-    def _events(self, meta: m.Events, _: Payload) -> Awaitable[Answer]:
-        return self._look_back(
-            Events(meta.after, meta.limit, meta.who, meta.path, meta.since_ms, meta.before)
+    async def _events(self, visitor: Visitor, meta: m.Events, _: Payload) -> Answer:
+        query = Events(
+            meta.after,
+            meta.limit,
+            meta.who,
+            meta.path,
+            meta.since_ms,
+            meta.before,
+            within=visitor.principal.claims.paths if visitor.rights.bound else (),
         )
-
-    async def _look_back(self, query: Events) -> Answer:
         found = await self._namespace.query(query)
         return m.EventPage(found.events, found.before), ()
 
-    async def _drain(self, meta: m.Drain, _: Payload) -> Answer:
+    async def _drain(self, visitor: Visitor, meta: m.Drain, _: Payload) -> Answer:
         if not meta.undo:
             self._check_drain(meta.slot)
-        done = await self._namespace.run(c.Drain(meta.slot, not meta.undo, WHO))
+        done = await self._namespace.run(c.Drain(meta.slot, not meta.undo, visitor.principal.name))
         return m.Drained(done.changed), ()
 
     def _check_drain(self, slot: int) -> None:
@@ -298,9 +364,9 @@ class ClientDoor:
                 f"write needs {needed}: bring others back, or end their draining, first"
             )
 
-    async def _session(self, meta: m.Empty, _: Payload) -> Answer:
-        done = await self._namespace.run(c.OpenSession(WHO))
-        return m.Session(done.number), ()
+    async def _session(self, visitor: Visitor, meta: m.Empty, _: Payload) -> Answer:
+        done = await self._namespace.run(c.OpenSession(visitor.principal.name))
+        return m.Session(self._marks.session(visitor.principal, done.number)), ()
 
     async def _mkdirs(self, meta: m.Mkdirs, _: Payload) -> Answer:
         done = await self._namespace.run(c.Mkdirs(meta.session, meta.sequence, meta.path))
@@ -321,7 +387,11 @@ class ClientDoor:
     # -- chaos ------------------------------------------------------------------
 
     def _plant(self, meta: m.Faults, _: Payload) -> Answer:
-        """Faults concern this agent alone, so nobody passes them on."""
+        """Faults concern this agent alone, so nobody passes them on. Where none may be planted
+        there is none to heal, and nothing to hide."""
+        plants = meta.cut or meta.delays_ms or meta.ballast_bytes or meta.corrupt > 0
+        if plants and not self._settings.chaos:
+            raise Forbidden(NOT_ARMED)
         faults, mended, flipped = self._faults, 0, 0
         if meta.heal:
             faults.heal()
@@ -354,17 +424,6 @@ def _check_files(files: Sequence[m.NewFile], size: int) -> None:
         raise BadRequest(f"the files' sizes do not add up to the {size} bytes sent")
     for file in files:
         paths.split(file.path)
-
-
-def _check_numbers(stripe: Stripe) -> None:
-    """Heartbeats tell of a stripe that is kept, and the log of one that is committed: a number
-    that they have no room for would make them fail, and others with them."""
-    StripeId.parse(stripe.id)
-    numbers = [stripe.data_shards, stripe.payload_bytes, stripe.version]
-    for place in stripe.places:
-        numbers += (place.slot, place.incarnation)
-    if not 0 <= min(numbers) <= max(numbers) <= m.NUMBER_MAX:
-        raise BadRequest(f"stripe {stripe.id} is none of this cluster's")
 
 
 def _checked(files: Sequence[m.NewFile], payload: Payload) -> list[PendingFile]:
@@ -420,6 +479,13 @@ def _places(opened: q.OpenedFile) -> list[list[int]]:
 
 def _file_status(path: str, record: FileRecord) -> m.Status:
     return m.Status(path, False, record.size, record.mtime_ms, record.id, f"{record.checksum:016x}")
+
+
+def _way_status(found: PathStatus) -> m.Status:
+    """Of what is above a token's paths. A file would be in their way, and is not its own."""
+    if found.record is not None:
+        raise Forbidden(f"{found.path} is a file, and not covered by the token")
+    return _path_status(found)
 
 
 def _path_status(found: PathStatus) -> m.Status:

@@ -6,6 +6,7 @@ from typing import Any
 from diskless.agent.router import Router
 from diskless.errors import NotFound
 from diskless.gateway.server import Answer
+from diskless.gateway.visitor import Visitor
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.compare import Change, DiffPage
@@ -24,13 +25,15 @@ class HistoryDoor:
         self._namespace = namespace
         self.handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
             Kind.SNAPSHOT: self._snapshot,
-            Kind.SNAPSHOTS: self._snapshots,
             Kind.RENAME_SNAPSHOT: self._rename_snapshot,
             Kind.DELETE_SNAPSHOTS: self._delete_snapshots,
             Kind.CLONE: self._clone,
-            Kind.ROLLBACK: self._rollback,
             Kind.DIFF: self._diff,
             Kind.USAGE: self._usage,
+        }
+        self.personal: dict[Kind, Callable[[Visitor, Any, Payload], Answer | Awaitable[Answer]]] = {
+            Kind.SNAPSHOTS: self._snapshots,
+            Kind.ROLLBACK: self._rollback,
         }
 
     async def _snapshot(self, meta: m.Snapshot, _: Payload) -> Answer:
@@ -39,11 +42,28 @@ class HistoryDoor:
         )
         return m.Snapshotted(meta.name or await self._name_of(done.number)), ()
 
-    async def _rollback(self, meta: m.Rollback, _: Payload) -> Answer:
+    async def _rollback(self, visitor: Visitor, meta: m.Rollback, _: Payload) -> Answer:
+        if meta.cut and visitor.rights.bound:
+            await self._check_cut(visitor, meta.name)
         done = await self._namespace.run(
             c.Rollback(meta.session, meta.sequence, meta.path, meta.name, meta.cut)
         )
         return m.RolledBack(await self._name_of(done.number) if done.number else ""), ()
+
+    async def _check_cut(self, visitor: Visitor, name: str) -> None:
+        """Raises Forbidden if a cut has a directory that the token does not cover."""
+        found, after, more = False, 0, True
+        while more:
+            page: q.SnapshotsListed = await self._namespace.query(
+                q.Snapshots("", after, q.PAGE_ENTRIES_MAX)
+            )
+            inside = [one.path for one in page.entries if one.cut == name]
+            visitor.rights.check_covered(inside)
+            found = found or bool(inside)
+            more = page.more
+            after = page.entries[-1].number if page.entries else after
+        if not found:
+            raise NotFound(f"there is no cut {name!r}")
 
     async def _name_of(self, number: int) -> str:
         """Of the snapshot that a command made; "" if it has been deleted since."""
@@ -68,11 +88,30 @@ class HistoryDoor:
         await self._namespace.run(c.Clone(meta.session, meta.sequence, meta.source, meta.target))
         return m.Empty(), ()
 
-    def _snapshots(self, meta: m.Snapshots, _: Payload) -> Answer | Awaitable[Answer]:
+    def _snapshots(
+        self, visitor: Visitor, meta: m.Snapshots, _: Payload
+    ) -> Answer | Awaitable[Answer]:
+        if visitor.rights.bound and not meta.path:
+            return self._covered_snapshots(visitor, meta)
+
         def reply(page: q.SnapshotsListed) -> Answer:
             return m.SnapshotList([_info(one) for one in page.entries], page.more), ()
 
         return self._namespace.ask(q.Snapshots(meta.path, meta.after, meta.limit), reply)
+
+    async def _covered_snapshots(self, visitor: Visitor, meta: m.Snapshots) -> Answer:
+        """A page of all that the token covers. Pages that have none of those are passed over:
+        an empty one is the end for a client."""
+        after, more = meta.after, True
+        shown: list[m.SnapshotInfo] = []
+        while more and not shown:
+            page: q.SnapshotsListed = await self._namespace.query(
+                q.Snapshots("", after, meta.limit)
+            )
+            shown = [_info(one) for one in page.entries if visitor.rights.covers(one.path)]
+            more = page.more and bool(page.entries)
+            after = page.entries[-1].number if page.entries else after
+        return m.SnapshotList(shown, more), ()
 
     def _diff(self, meta: m.Diff, _: Payload) -> Answer | Awaitable[Answer]:
         def reply(page: DiffPage) -> Answer:

@@ -1,8 +1,10 @@
 """The gateway: an agent's two doors for clients, a Unix socket and a TCP port.
 
 It owns the listening sockets, the connections and the tasks of their requests, and it
-answers `hello` and `roster` itself; everything else goes to the Backend. It must never
-let one client hurt another: a bad frame costs its sender the connection and one line in
+answers `hello`, `prove` and `roster` itself; everything else goes to the Backend, if the
+visitor has the right to ask for it. It must never let one client hurt another, nor a stranger
+any client: those that have not proved themselves are few, the eldest makes room for the next.
+A bad frame costs its sender the connection and one line in
 the log, and so do replies that it does not fetch; a handler that breaks costs one
 InternalError, a handler that hangs is cancelled after `request_timeout_s`. One timer watches
 all deadlines, so that a request costs none. What connections hold is bounded for all of them
@@ -10,11 +12,11 @@ together, by parts of the agent's memory, to whose account it is charged.
 """
 
 import asyncio
-import hmac
 import logging
 import os
 import resource
 import socket
+import ssl
 import stat
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
@@ -30,17 +32,32 @@ from diskless.errors import (
     BadFrame,
     DeadlineExceeded,
     DisklessError,
+    Forbidden,
     InternalError,
     LaunchFailed,
+    Unauthorized,
     Unavailable,
 )
 from diskless.gateway.budget import Budget
-from diskless.gateway.connection import UNSENT_BYTES_HIGH, Buffer, Connection, Request
+from diskless.gateway.connection import (
+    UNSENT_BYTES_HIGH,
+    Buffer,
+    Connection,
+    Request,
+    describe_peer,
+)
+from diskless.gateway.tls import RECEIVED_BYTES, TlsLayer
+from diskless.gateway.visitor import Visitor
+from diskless.identity.certificates import Certificates, Pair, server_context
+from diskless.identity.handshake import HANDSHAKE_TIMEOUT_S, Doorkeeper, Knock, Pending
+from diskless.identity.refusals import Refusals
 from diskless.protocol.frames import NO_LEADER, ROSTER_MASK
-from diskless.protocol.messages import Kind, Roster, Welcome
+from diskless.protocol.messages import Hello, Kind, Roster, Welcome
 
 CONNECTION_BYTES = 4 * 1024
 """What an idle connection takes, as measured with 2,000 of them."""
+TLS_CONNECTION_BYTES = 96 * 1024
+"""The same with TLS, of one that has moved much: of others 24 KiB were measured."""
 CONNECTIONS_SHARE = 1 / 8
 REQUESTS_SHARE = 1 / 8
 REPLIES_SHARE = 1 / 8
@@ -49,7 +66,13 @@ what is made for them and not fetched may take."""
 REPLIES_BYTES_MAX = 64 * MIB
 FILES_SPARE = 512
 """File descriptors that are kept for everything but clients."""
-HELLO_TIMEOUT_S = 5.0
+STRANGERS_MAX = 256
+"""Connections that have not proved themselves; one more ends the eldest, which had the most
+time."""
+RECHECK_INTERVAL_S = 1.0
+"""How often it is looked whether the tokens of open connections are still good."""
+DOOR = "gateway"
+"""In handshakes and in what is counted."""
 FRAME_TIMEOUT_S = 30.0
 """Silence in the middle of a frame after which its connection is closed."""
 REPLY_TIMEOUT_S = 30.0
@@ -85,9 +108,10 @@ class Backend(Protocol):
     def roster(self) -> Roster: ...
 
     def handle(
-        self, connection: ConnectionId, kind: Kind, meta: Struct, payload: bytes | memoryview
+        self, visitor: Visitor, kind: Kind, meta: Struct, payload: bytes | memoryview
     ) -> Answer | Awaitable[Answer]:
-        """The answer to a request, at once or awaited: an `async def` will do.
+        """The answer to a request, at once or awaited: an `async def` will do. The visitor has
+        the right to ask it, as far as the request itself tells.
 
         An answer that is ready need not be awaited, which saves the cost of a task.
         Requests of one connection are started in the order in which they came. The
@@ -116,21 +140,25 @@ class Counters:
 
 
 class Gateway:
-    """Serves `backend` to clients that know `secret`."""
+    """Serves `backend` to clients and admins that `doorkeeper` lets in."""
 
     def __init__(
         self,
         backend: Backend,
         *,
-        secret: str,
+        doorkeeper: Doorkeeper,
         tuning: Tuning,
         memory: Memory,
+        refusals: Refusals | None = None,
+        tls: Certificates | None = None,
         connections_max: int | None = None,
-        hello_timeout_s: float = HELLO_TIMEOUT_S,
+        strangers_max: int = STRANGERS_MAX,
+        hello_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         frame_timeout_s: float = FRAME_TIMEOUT_S,
         reply_timeout_s: float = REPLY_TIMEOUT_S,
     ) -> None:
-        """As many connections as memory and open files allow, unless it is told."""
+        """As many connections as memory and open files allow, unless it is told. With `tls`
+        the TCP door is encrypted."""
 
         def room() -> int:
             return memory.room(Use.TRANSIT)
@@ -146,10 +174,21 @@ class Gateway:
         self.unix_path = ""
         self.tcp_port = 0
         self._backend = backend
-        self._secret = secret.encode()
+        self.doorkeeper = doorkeeper
+        self.refusals = refusals or Refusals()
+        self._tls: ssl.SSLContext | None = None
+        self._authority = b""
+        self._received = memoryview(bytearray(RECEIVED_BYTES if tls else 0))
+        if tls is not None:
+            self._authority = tls.authority
+            self._use_certificate(tls.pair)
+            tls.on_renewal(self._use_certificate)
+        self._connection_bytes = CONNECTION_BYTES if tls is None else TLS_CONNECTION_BYTES
         self._connections_max = connections_max or min(
-            int(CONNECTIONS_SHARE * memory.bytes_max / CONNECTION_BYTES), _files_max() - FILES_SPARE
+            int(CONNECTIONS_SHARE * memory.bytes_max / self._connection_bytes),
+            _files_max() - FILES_SPARE - strangers_max,
         )
+        self._strangers_max = strangers_max
         self._reply_timeout_s = reply_timeout_s
         self._hello_timeout_s = hello_timeout_s
         self._frame_timeout_s = frame_timeout_s
@@ -162,6 +201,10 @@ class Gateway:
             reply_timeout_s / 4,
         )
         self._connections: set[Connection] = set()
+        self._strangers: dict[Connection, None] = {}
+        """Those of them that have not proved themselves, the eldest first."""
+        self._visitors = 0
+        self._rechecked_at = 0.0
         self._started: set[Request] = set()
         self._servers: list[asyncio.Server] = []
         self._inode = 0
@@ -176,7 +219,7 @@ class Gateway:
     def _weigh(self) -> dict[str, int]:
         requests, replies = self.requests, self.replies
         return {
-            "connections": CONNECTION_BYTES * len(self._connections),
+            "connections": self._connection_bytes * len(self._connections),
             "requests": requests.reserved + requests.reserved_small + self.parked_bytes,
             "replies": replies.reserved + UNSENT_BYTES_HIGH * len(self.slow),
         }
@@ -185,7 +228,7 @@ class Gateway:
         """What `_weigh` tells in two numbers: what lasts, and what passes."""
         requests, replies = self.requests, self.replies
         return 0, (
-            CONNECTION_BYTES * len(self._connections)
+            self._connection_bytes * len(self._connections)
             + requests.reserved
             + requests.reserved_small
             + self.parked_bytes
@@ -218,11 +261,17 @@ class Gateway:
     async def _listen_tcp(self, host: str, port: int) -> asyncio.Server:
         loop = asyncio.get_running_loop()
         try:
-            return await loop.create_server(self._accept, host, port, backlog=BACKLOG)
+            return await loop.create_server(self._accept_tcp, host, port, backlog=BACKLOG)
         except OSError:
             if not port:
                 raise
-            return await loop.create_server(self._accept, host, 0, backlog=BACKLOG)
+            return await loop.create_server(self._accept_tcp, host, 0, backlog=BACKLOG)
+
+    def _use_certificate(self, pair: Pair) -> None:
+        """From the next connection on; those that are open have theirs."""
+        context = server_context(pair, self._authority, callers_have_certificates=False)
+        context.num_tickets = 0  # a client's next connection shakes hands anew anyway
+        self._tls = context
 
     async def stop(self) -> None:
         """Closes the doors and all connections; requests in flight are refused. Idempotent."""
@@ -264,28 +313,61 @@ class Gateway:
         self.counters.connections_total += 1
         return Connection(self, self.counters.connections_total)
 
-    def connection_made(self, connection: Connection) -> DisklessError | None:
-        """The reason to refuse this connection, if there is one."""
+    def _accept_tcp(self) -> Connection | TlsLayer:
+        connection = self._accept()
+        return TlsLayer(connection, self._tls, self._received) if self._tls else connection
+
+    def connection_made(self, connection: Connection) -> None:
         self._connections.add(connection)
         self.counters.connections = len(self._connections)
-        if len(self._connections) <= self._connections_max:
-            return None
-        self.counters.connections_refused += 1
-        return Unavailable(
-            f"the agent has {self._connections_max} connections, as many as its memory and open "
-            "files allow: start the cluster with more --memory or --agents"
-        )
+        self._strangers[connection] = None
+        if len(self._strangers) > self._strangers_max:
+            eldest = next(iter(self._strangers))
+            del self._strangers[eldest]
+            eldest.refuse_and_close(
+                Unavailable(
+                    f"{self._strangers_max} connections to this agent have not proved who they "
+                    "are, and this is the eldest of them: come again"
+                )
+            )
 
-    def connection_lost(self, connection: Connection, *, greeted: bool) -> None:
+    def challenge(self, hello: Hello) -> Pending:
+        """Raises Unauthorized."""
+        pending = self.doorkeeper.challenge(Knock(hello.claims, hello.nonce), door=DOOR)
+        if pending.principal.is_agent:
+            raise Unauthorized("this door is for clients and admins, not for agents")
+        return pending
+
+    def admit(self, connection: Connection) -> None:
+        """A stranger has proved itself. Raises Unavailable if there are too many already."""
+        if self._visitors >= self._connections_max:
+            self.counters.connections_refused += 1
+            raise Unavailable(
+                f"the agent has {self._connections_max} connections, as many as its memory and "
+                "open files allow: start the cluster with more --memory or --agents"
+            )
+        self._visitors += 1
+        self._strangers.pop(connection, None)
+
+    def connection_lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._strangers.pop(connection, None)
         self.counters.connections = len(self._connections)
         if not self._connections:
             self._all_gone.set()
-        if greeted:
+        if connection.visitor is not None:
+            self._visitors -= 1
             self._backend.disconnected(connection.number)
 
-    def is_secret(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode(errors="surrogatepass"), self._secret)
+    def recheck(self) -> None:
+        """Ends the connections of those whose token has expired or was revoked."""
+        for connection in list(self._connections):
+            visitor = connection.visitor
+            if visitor is not None:
+                try:
+                    self.doorkeeper.check(visitor.principal.claims)
+                except Unauthorized as error:
+                    connection.refuse_and_close(error)
 
     def view(self) -> tuple[int, int]:
         """The leader and the roster's version, as a reply's header carries them."""
@@ -302,20 +384,30 @@ class Gateway:
                 return
             request.connection.reply(request, *answer)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a handler raises
-            request.connection.refuse(request.number, _refusal(request, error))
+            request.connection.refuse(request.number, self._refusal(request, error))
         self.requests.release(request.body_bytes)
         request.connection.answered(request)
 
     def _dispatch(self, request: Request) -> Answer | Awaitable[Answer]:
         if self._stopping:
             raise Unavailable("the agent is stopping")
-        if request.kind is Kind.HELLO:
+        visitor = request.connection.visitor
+        if visitor is None:
+            return request.connection.challenged(), ()
+        if request.kind is Kind.PROVE:
             return self._backend.welcome(), ()
         if request.kind is Kind.ROSTER:
             return self._backend.roster(), ()
-        return self._backend.handle(
-            request.connection.number, request.kind, request.meta, request.payload
-        )
+        visitor.rights.check(request.kind, request.meta)
+        return self._backend.handle(visitor, request.kind, request.meta, request.payload)
+
+    def _refusal(self, request: Request, error: Exception) -> DisklessError:
+        if isinstance(error, Forbidden):
+            self.refusals.note(DOOR, error, describe_peer(request.connection.transport))
+        if isinstance(error, DisklessError):
+            return error
+        log.error("request failed kind=%s", request.kind.name, exc_info=error)
+        return InternalError(f"{request.kind.name.lower()}: {type(error).__name__}: {error}")
 
     def _begin(self, request: Request, pending: Awaitable[Answer]) -> None:
         loop = asyncio.get_running_loop()
@@ -334,7 +426,7 @@ class Gateway:
         except asyncio.CancelledError:
             connection.refuse(request.number, self._interruption(request))
         except Exception as error:  # noqa: BLE001 - the edge: whatever a handler raises
-            connection.refuse(request.number, _refusal(request, error))
+            connection.refuse(request.number, self._refusal(request, error))
         finally:
             self._started.discard(request)
             self.requests.release(request.body_bytes)
@@ -362,6 +454,16 @@ class Gateway:
                 self.slow.pop(connection, None)
                 connection.give_up()
 
+    def _end_strangers(self, now: float) -> None:
+        while self._strangers:
+            eldest = next(iter(self._strangers))
+            if now - eldest.opened_at <= self._hello_timeout_s:
+                return
+            del self._strangers[eldest]
+            eldest.refuse_and_close(
+                DeadlineExceeded(f"no handshake within {self._hello_timeout_s:g} s")
+            )
+
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -370,24 +472,19 @@ class Gateway:
                 assert request.task is not None
                 request.expired = True
                 request.task.cancel()
+        self._end_strangers(now)
         for connection in list(self._connections):
-            if connection.is_silent(
-                now, hello_timeout_s=self._hello_timeout_s, frame_timeout_s=self._frame_timeout_s
-            ):
+            if connection.is_silent(now, frame_timeout_s=self._frame_timeout_s):
                 connection.refuse_and_close(BadFrame("the rest of a frame did not come in time"))
         self._end_slow(now)
+        if now - self._rechecked_at > RECHECK_INTERVAL_S:
+            self._rechecked_at = now
+            self.recheck()
         self._sweeper = loop.call_later(self._sweep_interval_s, self._sweep)
 
 
 def _files_max() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-def _refusal(request: Request, error: Exception) -> DisklessError:
-    if isinstance(error, DisklessError):
-        return error
-    log.error("request failed kind=%s", request.kind.name, exc_info=error)
-    return InternalError(f"{request.kind.name.lower()}: {type(error).__name__}: {error}")
 
 
 def _listen_unix(path: Path) -> socket.socket:

@@ -6,6 +6,7 @@ from typing import Any
 from diskless.agent.router import Router
 from diskless.errors import BadRequest
 from diskless.gateway.server import Answer
+from diskless.gateway.visitor import Visitor
 from diskless.identity.claims import NAME, Claims, Role
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
@@ -15,9 +16,6 @@ from diskless.protocol.messages import Kind
 
 Payload = bytes | bytearray | memoryview
 
-WHO = "admin"
-"""The name of whoever asks, while the gateway does not say."""
-
 
 class TokensDoor:
     """A part of the gateway's backend."""
@@ -26,12 +24,14 @@ class TokensDoor:
         self._namespace = namespace
         self._cluster_id = cluster_id
         self.handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
-            Kind.ISSUE_TOKEN: self._issue,
-            Kind.REVOKE_TOKEN: self._revoke,
             Kind.TOKENS: self._tokens,
         }
+        self.personal: dict[Kind, Callable[[Visitor, Any, Payload], Answer | Awaitable[Answer]]] = {
+            Kind.ISSUE_TOKEN: self._issue,
+            Kind.REVOKE_TOKEN: self._revoke,
+        }
 
-    async def _issue(self, meta: m.IssueToken, _: Payload) -> Answer:
+    async def _issue(self, visitor: Visitor, meta: m.IssueToken, _: Payload) -> Answer:
         claims = Claims(
             cluster=self._cluster_id,
             role=Role.CLIENT,
@@ -40,15 +40,16 @@ class TokensDoor:
             writes=meta.writes,
             expires_s=meta.expires_s,
         ).check()
+        who = visitor.principal.name
         done = await self._namespace.run(
-            c.IssueToken(claims.name, claims.paths, claims.writes, claims.expires_s, WHO)
+            c.IssueToken(claims.name, claims.paths, claims.writes, claims.expires_s, who)
         )
         return m.Issued(done.changed), ()
 
-    async def _revoke(self, meta: m.RevokeToken, _: Payload) -> Answer:
+    async def _revoke(self, visitor: Visitor, meta: m.RevokeToken, _: Payload) -> Answer:
         if not NAME.fullmatch(meta.name):
             raise BadRequest(f"{meta.name[:80]!r} is not the name of a token")
-        done = await self._namespace.run(c.RevokeToken(meta.name, WHO))
+        done = await self._namespace.run(c.RevokeToken(meta.name, visitor.principal.name))
         return m.Revoked(done.changed, bool(done.number)), ()
 
     def _tokens(self, meta: m.Tokens, _: Payload) -> Answer | Awaitable[Answer]:

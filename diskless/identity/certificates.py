@@ -1,7 +1,7 @@
 """The cluster's own certificate authority, and the certificates that it issues.
 
-The only import of `cryptography`. An agent's certificate names its slot in its cluster
-(`agent-3.CLUSTER.diskless`), its host and its address, and serves both sides of a connection.
+An agent's certificate names its slot in its cluster (`agent-3.CLUSTER.diskless`), its host and
+its address, and serves both sides of a connection.
 Chains carry the authority's certificate, so that whoever knows its fingerprint can compare.
 """
 
@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
-from diskless.errors import BadSettings
+from diskless.errors import BadRequest, BadSettings
 from diskless.model import slot_name
 
 AUTHORITY_DAYS = 3650
@@ -48,6 +48,13 @@ def server_name(cluster: str, slot: int) -> str:
 def any_server_name(cluster: str) -> str:
     """The name that every agent of a cluster has, for callers that do not know its slot."""
     return f"any.{cluster}.diskless"
+
+
+def expected_name(cluster: str, slot: int, host: str, *, by_host: bool) -> str:
+    """What the certificate of whoever answers at `host` must name; a slot below 0 is unknown."""
+    if by_host:
+        return host
+    return any_server_name(cluster) if slot < 0 else server_name(cluster, slot)
 
 
 def make_authority(name: str, cluster: str, *, now: datetime | None = None) -> Pair:
@@ -112,6 +119,17 @@ def fingerprint(pem: bytes) -> str:
     return x509.load_pem_x509_certificate(pem).fingerprint(hashes.SHA256()).hex()
 
 
+def is_own_authority(pem: bytes) -> bool:
+    """Whether a cluster made this authority for itself: then certificates name slots. Raises
+    BadRequest if it is no certificate."""
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise BadRequest(f"that is no certificate: {error}") from None
+    organizations = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    return any(one.value == "diskless" for one in organizations)
+
+
 def validity(pem: bytes) -> tuple[datetime, datetime]:
     """From when until when the first certificate is good."""
     certificate = x509.load_pem_x509_certificate(pem)
@@ -126,7 +144,8 @@ def is_due(pem: bytes, now: datetime | None = None) -> bool:
 
 def check_pair(pair: Pair, authority: bytes, *, host: str, now: datetime | None = None) -> None:
     """Raises BadSettings if an operator's own certificate cannot serve at `host`: it has expired,
-    the key is another's, it names other hosts, or `authority` has not signed it."""
+    the key is another's, it names other hosts, or `authority` has not signed it. Where `host` is
+    not known yet it is "", and any will do."""
     now = now or datetime.now(UTC)
     try:
         certificate = x509.load_pem_x509_certificates(pair.chain)[0]
@@ -144,7 +163,7 @@ def check_pair(pair: Pair, authority: bytes, *, host: str, now: datetime | None 
             f"the certificate in --tls-cert is good from {begin:%Y-%m-%d} to {end:%Y-%m-%d}, "
             "and not now: bring another, and look at this host's clock"
         )
-    if not _names(certificate, host):
+    if host and not _names(certificate, host):
         raise BadSettings(
             f"the certificate in --tls-cert does not name {host}, where this agent is reached: "
             f"bring one whose subject alternative names have it"
@@ -211,11 +230,20 @@ class Certificates:
     """What an agent shows of itself now, and whom it trusts. Whoever made something of the pair
     is told of a new one."""
 
-    def __init__(self, pair: Pair, authority: bytes, *, by_host: bool = False) -> None:
-        """`by_host`: an operator's own certificates, which name hosts and not slots."""
+    def __init__(
+        self,
+        pair: Pair,
+        authority: bytes,
+        *,
+        by_host: bool = False,
+        source: Callable[[], Pair] | None = None,
+    ) -> None:
+        """`by_host`: an operator's own certificates, which name hosts and not slots. `source`
+        gives a pair that is good now; it raises BadSettings if there is none."""
         self.pair = pair
         self.authority = authority
         self.by_host = by_host
+        self._source = source
         self._heard: list[Callable[[Pair], None]] = []
 
     def on_renewal(self, tell: Callable[[Pair], None]) -> None:
@@ -226,11 +254,17 @@ class Certificates:
         for tell in self._heard:
             tell(pair)
 
+    def refresh(self) -> bool:
+        """Takes what the source gives now; whether that is another. Raises BadSettings."""
+        pair = self._source() if self._source is not None else self.pair
+        if pair == self.pair:
+            return False
+        self.renew(pair)
+        return True
+
     def expected_name(self, cluster: str, slot: int, host: str) -> str:
         """What the certificate of whoever answers at `host` must name."""
-        if self.by_host:
-            return host
-        return any_server_name(cluster) if slot < 0 else server_name(cluster, slot)
+        return expected_name(cluster, slot, host, by_host=self.by_host)
 
 
 def _builder(

@@ -171,7 +171,7 @@ def read_claims(text: str) -> Claims:
             raise ValueError("too long")
         return msgspec.json.decode(_decode(text), type=Claims).check()
     except (ValueError, RecursionError) as error:  # BadRequest and msgspec's are ValueErrors
-        raise Unauthorized(f"that is no token of diskless: {error}") from None
+        raise Unauthorized(f"that is no token of diskless: {error}", why="no token") from None
 
 
 def parse_token(token: str) -> Credential:

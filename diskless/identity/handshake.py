@@ -4,6 +4,8 @@ that could be used again.
     caller → KNOCK   its claims, a nonce
     agent  → CHALLENGE   its slot, a nonce, its proof: made with the key of those claims
     caller → PROOF   made with the same key
+    agent  → WELCOME   where the last step may reach another process than the first (gRPC, whose
+                       calls have connections of their own): a second proof of the agent's
 
 A proof is HMAC-SHA-256 over who proves it, the door, the cluster, the slot, both nonces, the
 claims, and what the door adds (`about`: the address that was dialled, whom the caller is). So
@@ -77,6 +79,7 @@ class Caller:
         self._door = door
         self._about = about
         self._nonce = secrets.token_hex(NONCE_CHARS // 2)
+        self._answered: Challenge | None = None
 
     def knock(self) -> Knock:
         return Knock(self._credential.text, self._nonce)
@@ -87,7 +90,14 @@ class Caller:
             return None
         if not _equal(challenge.proof, self._proof("agent", challenge)):
             return None
+        self._answered = challenge
         return Proof(self._proof("caller", challenge))
+
+    def is_welcome(self, welcome: Proof) -> bool:
+        """Whether whoever took our proof is the one that we proved ourselves to."""
+        if self._answered is None:
+            return False
+        return _equal(welcome.proof, self._proof("welcome", self._answered))
 
     def _proof(self, side: str, challenge: Challenge) -> str:
         credential = self._credential
@@ -107,17 +117,21 @@ class Caller:
 class Pending:
     """A knock that was answered, and what must come back."""
 
-    __slots__ = ("_expected", "challenge", "principal")
+    __slots__ = ("_expected", "challenge", "principal", "welcome")
 
-    def __init__(self, principal: Principal, challenge: Challenge, expected: str) -> None:
+    def __init__(
+        self, principal: Principal, challenge: Challenge, *, expected: str, welcome: str
+    ) -> None:
         self.principal = principal
         self.challenge = challenge
+        self.welcome = Proof(welcome)
+        """For whoever has been admitted, at doors that say so."""
         self._expected = expected
 
     def admit(self, proof: Proof) -> Principal:
         """Raises Unauthorized."""
         if not _equal(proof.proof, self._expected):
-            raise Unauthorized(f"the key of {self.principal.name!r} is wrong")
+            raise Unauthorized(f"the key of {self.principal.name!r} is wrong", why="wrong key")
         return self.principal
 
 
@@ -144,29 +158,39 @@ class Doorkeeper:
         """Proves this agent to the caller. Raises Unauthorized if the claims are not good here,
         or not of the `role` that the door is for."""
         if not _is_nonce(knock.nonce):
-            raise Unauthorized("that is no handshake of diskless")
+            raise Unauthorized("that is no handshake of diskless", why="no handshake")
         claims = read_claims(knock.claims)
         self.check(claims)
         if role is not None and claims.role is not role:
-            raise Unauthorized(f"this door is for {role}s, and {claims.name!r} is {claims.role}")
+            raise Unauthorized(
+                f"this door is for {role}s, and {claims.name!r} is {claims.role}", why="wrong role"
+            )
         key = self._keyring.key_of(knock.claims)
         nonce = secrets.token_hex(NONCE_CHARS // 2)
         facts = (
             door, self._keyring.cluster, str(self._slot), knock.nonce, nonce, knock.claims, about
         )  # fmt: skip
         challenge = Challenge(self._slot, nonce, _prove(key, "agent", *facts))
-        return Pending(Principal(knock.claims, claims), challenge, _prove(key, "caller", *facts))
+        return Pending(
+            Principal(knock.claims, claims),
+            challenge,
+            expected=_prove(key, "caller", *facts),
+            welcome=_prove(key, "welcome", *facts),
+        )
 
     def check(self, claims: Claims) -> None:
         """Raises Unauthorized if the claims are not good here, or not any more."""
         if claims.cluster != self._keyring.cluster:
-            raise Unauthorized(f"the key of {claims.name!r} is for another cluster")
+            raise Unauthorized(
+                f"the key of {claims.name!r} is for another cluster", why="another cluster"
+            )
         if claims.expires_s and self._wall_s() >= claims.expires_s:
             raise Unauthorized(
-                f"the token {claims.name!r} has expired: make another with `diskless token create`"
+                f"the token {claims.name!r} has expired: make another with `diskless token create`",
+                why="expired",
             )
         if claims.name in self.revoked and claims.role is Role.CLIENT:
-            raise Unauthorized(f"the token {claims.name!r} was revoked")
+            raise Unauthorized(f"the token {claims.name!r} was revoked", why="revoked")
 
 
 def _is_nonce(text: str) -> bool:

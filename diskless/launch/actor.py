@@ -6,6 +6,10 @@ whatever fails there is tried again. Ray is called to find the other agents at t
 and for a leader whose agents have lost their hosts (see `rehoster`). A cluster is formed
 by `form`, which names one life of this actor: a restarted one, whose memory is empty, can
 never take the call for its own.
+
+The cluster's keys are in a file on this host. Where there is none it asks for a ticket, by what
+it says of itself, redeems the one that it is given (`redeem`), and writes the file: so the next
+life finds it. Nothing secret is in the arguments, which Ray keeps.
 """
 
 import asyncio
@@ -14,23 +18,25 @@ import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 import uvloop
 
 from diskless.config import ClusterSettings
-from diskless.errors import LaunchFailed
+from diskless.errors import DisklessError, LaunchFailed
+from diskless.identity import keyfile
+from diskless.identity.keyfile import Keys
+from diskless.identity.tickets import Ticket
 from diskless.launch import rundir
+from diskless.launch.tickets import redeem
 from diskless.malloc import keep_heap
 from diskless.model import slot_name
 
 if TYPE_CHECKING:
-    from diskless.launch.agents import Identity
     from diskless.node import Node
 
 log = logging.getLogger(__name__)
@@ -40,6 +46,12 @@ LOOP_TIMEOUT_S = 5.0
 """How long the event loop may take to answer a call of Ray's."""
 SEED_PAUSE_S = 0.5
 SEED_TIMEOUT_S = 2.0
+KEEP_S = 3600.0
+"""How often the key file is looked after: systems remove from temporary directories what is old."""
+NO_KEYS = (
+    "this host does not have the cluster's keys{refused}: a leader passes them on, or "
+    "`diskless chaos revive {slot}` does"
+)
 
 LOG_VARIABLE = "DISKLESS_LOG"
 """How much agents log, as Python names it. With `debug` a leader names, for each command that
@@ -53,7 +65,6 @@ class AgentArgs:
 
     settings: ClusterSettings
     cluster_id: str
-    secret: str
     slot: int
     namespace: str
     """Ray namespace in which the other agents have their names."""
@@ -61,8 +72,6 @@ class AgentArgs:
     """All agents are on one host: then nothing listens beyond loopback."""
     founding: bool
     """Its first life waits for `up` to form the cluster; others recover from it."""
-    audit_dir: str = ""
-    """Where agents keep their audit files; nowhere if this is empty."""
     seeds: Mapping[int, str] = field(default_factory=dict)
     """Addresses of agents that this Ray may not know: they run under an earlier one."""
 
@@ -83,12 +92,27 @@ class AgentState:
     joined: bool = False
     sees: int = 0
     error: str = ""
+    wants_keys: bool = False
+    """It needs a ticket; `error` says why, if it has had one."""
+
+
+class Trouble(NamedTuple):
+    """Why an agent does not serve. Replaced as a whole: other threads read it."""
+
+    error: str = ""
+    wants_keys: bool = False
 
 
 class AgentActor:
     def __init__(self, args: AgentArgs) -> None:
         self._args = args
-        self._error = ""
+        self._trouble = Trouble()
+        self._lacks_keys = False
+        self._ticket: Ticket | None = None
+        self._refused = ""
+        """Why the last ticket was of no use."""
+        self._said = ""
+        self._woken = threading.Event()
         self._formed = False
         self._node: Node | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -102,9 +126,13 @@ class AgentActor:
     # What `up`, `down` and other agents call, on Ray's threads.
 
     def state(self) -> AgentState:
-        args, node = self._args, self._node
+        args, node, trouble = self._args, self._node, self._trouble
         state = AgentState(
-            slot=args.slot, cluster_id=args.cluster_id, pid=os.getpid(), error=self._error
+            slot=args.slot,
+            cluster_id=args.cluster_id,
+            pid=os.getpid(),
+            error=trouble.error,
+            wants_keys=trouble.wants_keys,
         )
         if node is None:
             return state
@@ -112,6 +140,7 @@ class AgentActor:
         return replace(
             state,
             error="",
+            wants_keys=False,
             boot=node.boot,
             address=node.address,
             gateway=node.gateway_address,
@@ -129,6 +158,12 @@ class AgentActor:
             raise LaunchFailed(f"{slot_name(self._args.slot)} died while the cluster was formed")
         self._formed = True
         self._call(node.form(addresses))
+
+    def redeem(self, ticket: Ticket) -> None:
+        """Gets the keys for it, if there are none here."""
+        self._trouble = Trouble()
+        self._ticket = ticket
+        self._woken.set()
 
     def leave(self) -> None:
         """Stops serving and removes what is on this host, before the process is ended."""
@@ -151,49 +186,98 @@ class AgentActor:
         while True:
             try:
                 uvloop.run(self._serve())
+            except DisklessError as error:
+                self._tell(error)
             except Exception as error:  # the edge of a thread: see the module
                 log.exception("agent failed slot=%s", slot_name(self._args.slot))
-                self._error = f"{type(error).__name__}: {error}"
-            time.sleep(RETRY_PAUSE_S)
+                self._trouble = Trouble(f"{type(error).__name__}: {error}")
+            self._woken.wait(RETRY_PAUSE_S)
+            self._woken.clear()
+
+    def _tell(self, error: DisklessError) -> None:
+        """What an operator can mend: once in the log, for as long as it is so in the state."""
+        said = f"{error.reason}: {error}"
+        if said != self._said:
+            log.error("agent does not start slot=%s error=%s", slot_name(self._args.slot), said)
+        self._said = said
+        self._trouble = Trouble(said, self._lacks_keys)
 
     async def _serve(self) -> None:
         # Imported here: what fails here is tried again, at the top it would be final.
+        from diskless.launch.agents import Identity
+        from diskless.launch.audit import audit_dir
+        from diskless.launch.certify import certificates_for
         from diskless.launch.rehoster import RayHosts
         from diskless.node import Node, NodeSettings
 
         args = self._args
         self._loop = asyncio.get_running_loop()
         directory = rundir.make_run_dir(args.cluster_id)
+        keys = await self._find_keys()
         address = ray.util.get_node_ip_address()
+        bind_host = "127.0.0.1" if args.one_host else address
         node = Node(
             NodeSettings(
                 cluster=args.settings,
                 cluster_id=args.cluster_id,
-                secret=args.secret,
+                secret=keys.root,
                 slot=args.slot,
                 socket_path=str(directory / f"{slot_name(args.slot)}.sock"),
-                bind_host="127.0.0.1" if args.one_host else address,
+                bind_host=bind_host,
                 failure_domain=f"{socket.gethostname()}/{address}",
                 node=ray.get_runtime_context().get_node_id(),
                 seeds={slot: at for slot, at in args.seeds.items() if slot != args.slot},
-                audit_dir=args.audit_dir,
+                tls=certificates_for(
+                    args.settings,
+                    keys,
+                    slot=args.slot,
+                    hosts=(bind_host, address, socket.gethostname()),
+                ),
+                audit_dir=audit_dir(args.settings, args.cluster_id),
             ),
-            hosts=RayHosts(self._identity(), one_host=args.one_host),
+            hosts=RayHosts(Identity(args.settings, keys, args.one_host)),
         )
         try:
             await node.start()
             self._node = node
             if self._is_later_life():
                 await self._rejoin(node)
-            await asyncio.Event().wait()  # until the process ends
+            await self._keep(keys)
         finally:
             self._node = None
             await node.stop()
 
-    def _identity(self) -> "Identity":
-        from diskless.launch.agents import Identity
+    async def _find_keys(self) -> Keys:
+        """From the file on this host, else for a ticket. Raises LaunchFailed."""
+        args = self._args
+        path = rundir.key_path(args.cluster_id)
+        self._lacks_keys = False
+        keys = keyfile.read(path, cluster=args.cluster_id)
+        if keys is not None:
+            return keys
+        ticket, self._ticket = self._ticket, None
+        self._lacks_keys = True
+        if ticket is None:
+            raise LaunchFailed(NO_KEYS.format(slot=args.slot, refused=self._refused))
+        try:
+            keys = await redeem(ticket)
+        except LaunchFailed as error:
+            self._refused = f" ({error})"
+            raise
+        self._lacks_keys = False
+        keyfile.write(path, keys)
+        return keys
 
-        return Identity(self._args.settings, self._args.cluster_id, self._args.secret)
+    async def _keep(self, keys: Keys) -> None:
+        """Has the file there for the next life, until the process ends."""
+        path = rundir.key_path(self._args.cluster_id)
+        while True:
+            await asyncio.sleep(KEEP_S)
+            try:
+                rundir.make_run_dir(self._args.cluster_id)
+                keyfile.write(path, keys)
+            except (OSError, LaunchFailed) as error:
+                log.warning("keys not kept path=%s error=%s", path, error)
 
     def _is_later_life(self) -> bool:
         """Whether the cluster was formed before this life of the agent began."""

@@ -14,7 +14,7 @@ from diskless.client import connect, descriptor
 from diskless.client.descriptor import Descriptor
 from diskless.errors import BadRequest
 from diskless.launch import ray_cluster, ray_link, rolling
-from diskless.launch.record import RayRecord, record_of
+from diskless.launch.record import RayRecord, record_of, refuse_without_key
 from diskless.model import ClusterStatus, parse_slot
 from diskless.protocol.messages import Peer
 
@@ -29,6 +29,7 @@ def adopt(name: str, ray_address: str, *, progress: Progress) -> tuple[list[int]
     """
     ray_link.check_address(ray_address)
     known = descriptor.load(name)
+    refuse_without_key(known)
     if not known.ray or record_of(known).own:
         raise BadRequest(
             f"cluster {name!r} has a Ray of its own on one host, which no other can replace"
@@ -65,14 +66,12 @@ def _start(
     from diskless.launch import agents
 
     identity = agents.identity_of(known)
-    one_host = record_of(known).one_host
     rows = {parse_slot(row.slot): row for row in status.agents}
     down = [slot for slot, row in rows.items() if row.state == "down"]
     missing = agents.vacant(identity, down)
     agents.create(
         identity,
-        agents.seats_for(identity, missing, one_host=one_host, rows=status.agents),
-        one_host=one_host,
+        agents.seats_for(identity, missing, rows=status.agents),
         founding=False,
         seeds={slot: row.address for slot, row in rows.items() if slot not in down},
     )

@@ -18,9 +18,12 @@ from ray._private import state as ray_state
 from diskless.client.descriptor import Descriptor
 from diskless.config import ClusterSettings
 from diskless.errors import LaunchFailed, Unavailable
+from diskless.identity.keyfile import Keys
 from diskless.launch import rundir, seats, spread
 from diskless.launch.actor import AgentActor, AgentArgs, AgentState
 from diskless.launch.probe import last_line
+from diskless.launch.record import record_of
+from diskless.launch.supply import Supply
 from diskless.model import AgentStatus, parse_slot, slot_name
 
 POLL_S = 0.05
@@ -40,8 +43,12 @@ class Identity(NamedTuple):
     """What all agents of a cluster have in common."""
 
     settings: ClusterSettings
-    cluster_id: str
-    secret: str
+    keys: Keys
+    one_host: bool
+
+    @property
+    def cluster_id(self) -> str:
+        return self.keys.cluster
 
     @property
     def namespace(self) -> str:
@@ -64,14 +71,22 @@ def namespace_of(name: str) -> str:
 
 
 def identity_of(known: Descriptor) -> Identity:
-    return Identity(ClusterSettings.from_dict(known.settings), known.cluster, known.secret)
+    """Raises Unauthorized if that is not the operator's descriptor."""
+    keys = Keys(
+        cluster=known.cluster,
+        name=known.name,
+        root=known.keyring.hex(),
+        authority=known.authority,
+        authority_key=known.authority_key,
+    )
+    settings = ClusterSettings.from_dict(known.settings)
+    return Identity(settings, keys, record_of(known).one_host)
 
 
 def seats_for(
     identity: Identity,
     slots: Sequence[int],
     *,
-    one_host: bool,
     rows: Iterable[AgentStatus] = (),
 ) -> dict[int, seats.RayNode]:
     """A node for each of the slots, given where the other agents are: as Ray tells, and the
@@ -80,7 +95,7 @@ def seats_for(
     known = seats.seated(rows, living) | {s: p.node for s, p in processes(identity).items()}
     taken = [node for slot, node in known.items() if slot not in slots]
     hosts = {node.host for node in taken}
-    near = [node for node in living if node.host in hosts] if one_host else living
+    near = [node for node in living if node.host in hosts] if identity.one_host else living
     return seats.assign(slots, near or living, taken=taken)
 
 
@@ -88,11 +103,11 @@ def create(
     identity: Identity,
     chosen: Mapping[int, seats.RayNode],
     *,
-    one_host: bool,
     founding: bool,
     seeds: Mapping[int, str] | None = None,
 ) -> None:
-    """Starts the actors of slots that have none, each on its node; they join by themselves.
+    """Starts the actors of slots that have none, each on its node; they join by themselves
+    as soon as they have the keys: from a file on their host, or see `supply`.
 
     One that somebody else has started meanwhile, another `up` or a leader, is as good; except
     for founders, of which there is one set: then it raises LaunchFailed.
@@ -101,10 +116,9 @@ def create(
         args = AgentArgs(
             settings=identity.settings,
             cluster_id=identity.cluster_id,
-            secret=identity.secret,
             slot=slot,
             namespace=identity.namespace,
-            one_host=one_host,
+            one_host=identity.one_host,
             founding=founding,
             seeds=dict(seeds or {}),
         )
@@ -152,31 +166,36 @@ def wait_serving(
     ready: Callable[[AgentState], bool],
     progress: Progress,
 ) -> dict[int, AgentState]:
-    """The states of agents, once all are `ready`. Raises LaunchFailed at the deadline."""
+    """The states of agents, once all are `ready`; those without keys get a ticket. Raises
+    LaunchFailed at the deadline."""
     wanted = sorted(slots)
     states: dict[int, AgentState] = {}
     end_s = time.monotonic() + SERVE_TIMEOUT_S
-    while True:
-        missing = [slot for slot in wanted if slot not in states]
-        seen = _ask(identity, missing)
-        states |= {slot: state for slot, state in seen.items() if ready(state)}
-        progress("agents", len(states), len(wanted))
-        if len(states) == len(wanted):
-            return states
-        _refuse_broken(seen.values())
-        if time.monotonic() > end_s:
-            late = ", ".join(slot_name(slot) for slot in wanted if slot not in states)
-            raise LaunchFailed(f"{late} did not serve within {SERVE_TIMEOUT_S:g} s")
-        time.sleep(POLL_S)
+    with Supply(identity) as supply:
+        while True:
+            missing = [slot for slot in wanted if slot not in states]
+            seen = _ask(identity, missing)
+            states |= {slot: state for slot, state in seen.items() if ready(state)}
+            progress("agents", len(states), len(wanted))
+            if len(states) == len(wanted):
+                return states
+            supply.tend(seen.values())
+            _refuse_broken(seen.values())
+            if time.monotonic() > end_s:
+                late = ", ".join(slot_name(slot) for slot in wanted if slot not in states)
+                raise LaunchFailed(f"{late} did not serve within {SERVE_TIMEOUT_S:g} s")
+            time.sleep(POLL_S)
 
 
 def _refuse_broken(states: Iterable[AgentState]) -> None:
     for state in states:
-        if state.error:
+        if state.error and not state.wants_keys:
             raise LaunchFailed(f"{slot_name(state.slot)} does not start: {state.error}")
 
 
-def _ask(identity: Identity, slots: Iterable[int]) -> dict[int, AgentState]:
+def _ask(
+    identity: Identity, slots: Iterable[int], timeout_s: float = STATE_TIMEOUT_S
+) -> dict[int, AgentState]:
     """The states of those that answer."""
     asked = {}
     for slot in slots:
@@ -186,7 +205,7 @@ def _ask(identity: Identity, slots: Iterable[int]) -> dict[int, AgentState]:
     if not asked:
         return {}
     # All at once: however many are silent, it takes no longer than one of them.
-    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=STATE_TIMEOUT_S)
+    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s)
     answers = {}
     for reference in done:
         slot = asked[reference]
@@ -221,7 +240,7 @@ def vacant(identity: Identity, slots: Iterable[int]) -> list[int]:
     doors = spread.knock(spread.registered_nodes())
     rows = {slot: row_of(name, slot) for slot in slots}
     ended = [slot for slot in slots if doors.get(home_of(rows[slot])) is spread.Door.CLOSED]
-    for slot in set(ended) - _ask_all_quietly(identity, ended).keys():
+    for slot in set(ended) - ask_quietly(identity, ended).keys():
         give_up(name, slot, rows[slot]["ActorID"])
     return [slot for slot in slots if find(name, slot) is None]
 
@@ -329,7 +348,7 @@ def end_all(identity: Identity) -> None:
 def _end_found(identity: Identity) -> bool:
     """Whether there were any."""
     slots = slots_of(identity)
-    states = _ask_all_quietly(identity, slots)
+    states = ask_quietly(identity, slots)
     strangers = {s for s, state in states.items() if state.cluster_id != identity.cluster_id}
     handles = {
         slot: handle
@@ -348,9 +367,12 @@ def _end_found(identity: Identity) -> bool:
     return bool(handles)
 
 
-def _ask_all_quietly(identity: Identity, slots: Iterable[int]) -> dict[int, AgentState]:
+def ask_quietly(
+    identity: Identity, slots: Iterable[int], *, timeout_s: float = STATE_TIMEOUT_S
+) -> dict[int, AgentState]:
+    """The states of those that answer; none if one has died for good meanwhile."""
     try:
-        return _ask(identity, slots)
+        return _ask(identity, slots, timeout_s)
     except LaunchFailed:
         return {}
 

@@ -20,9 +20,14 @@ import uvloop
 from diskless.client.client import Client, connect
 from diskless.client.descriptor import Descriptor, remove, save
 from diskless.config import ClusterSettings
+from diskless.identity.certificates import Pair, issue, make_authority
+from diskless.identity.claims import Keyring, make_root
+from diskless.identity.keyfile import Keys
+from diskless.launch.certify import certificates_for
 from diskless.node import Node, NodeSettings, read_wall_ms
 from diskless.protocol.messages import Peer
 
+BIND_HOST = "127.0.0.1"
 START_TIMEOUT_S = 30.0
 CALL_TIMEOUT_S = 60.0
 
@@ -38,14 +43,19 @@ class LocalCluster:
         *,
         hosts: Mapping[int, str] | None = None,
         wall_clocks: Mapping[int, Callable[[], int]] | None = None,
+        tls: bool = False,
         audit_dir: str = "",
     ) -> None:
         """`hosts` names the failure domain of slots; by default all share one. `wall_clocks`
-        are read, in milliseconds, by slots whose wall clock is not the machine's. Agents have
-        audit files if `audit_dir` says where."""
-        self.settings = settings.validate()
-        self.secret = secrets.token_hex(32)
+        are read, in milliseconds, by slots whose wall clock is not the machine's. `tls` makes an
+        authority for this cluster, which issues a certificate to each agent. Agents have audit
+        files if `audit_dir` says where."""
+        self.settings = replace(settings, tls=tls or bool(settings.tls)).validate()
+        self.secret = make_root().hex()
         self.cluster_id = secrets.token_hex(8)
+        self.authority: Pair | None = None
+        if self.settings.tls:
+            self.authority = make_authority(settings.name, self.cluster_id)
         self.nodes: dict[int, Node] = {}
         self._hosts = dict(hosts or {})
         self._wall_clocks = dict(wall_clocks or {})
@@ -72,8 +82,21 @@ class LocalCluster:
         """Where its files are, for fsspec, Spark and `diskless.connect`."""
         return f"diskless://{self.settings.name}/"
 
-    def connect(self, *, timeout_s: float = CALL_TIMEOUT_S) -> Client:
-        return connect(self.uri, timeout_s=timeout_s)
+    @property
+    def keyring(self) -> Keyring:
+        return Keyring.from_hex(self.cluster_id, self.secret)
+
+    def token(self, *paths: str, name: str = "client", writes: bool = True) -> str:
+        """A client's, for these paths."""
+        return self.keyring.client(name, paths=paths or ("/",), writes=writes).token
+
+    def connect(self, *, token: str = "", timeout_s: float = CALL_TIMEOUT_S) -> Client:
+        return connect(self.uri, token=token, timeout_s=timeout_s)
+
+    def issue(self, slot: int) -> Pair:
+        """A certificate for an agent of a cluster with TLS."""
+        assert self.authority is not None
+        return issue(self.authority, cluster=self.cluster_id, slot=slot, hosts=[BIND_HOST])
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the agents' loop and returns its result."""
@@ -94,6 +117,17 @@ class LocalCluster:
         for node in self.nodes.values():
             self.run(node.sees(len(self.nodes), START_TIMEOUT_S))
 
+    def renew(self, *slots: int) -> None:
+        """Gives agents new certificates."""
+
+        async def refresh(slot: int) -> None:
+            tls = self.nodes[slot].settings.tls
+            assert tls is not None, "this cluster has no TLS"
+            tls.refresh()
+
+        for slot in slots:
+            self.run(refresh(slot))
+
     def grow(self, agents: int) -> None:
         """Adds slots, as `diskless up --agents` does; what runs is not told of it."""
         added = range(self.settings.agents, agents)
@@ -112,11 +146,24 @@ class LocalCluster:
             self._loop.close()
         shutil.rmtree(self._dir, ignore_errors=True)
 
+    @property
+    def _keys(self) -> Keys:
+        authority = self.authority or Pair(b"", b"")
+        return Keys(
+            cluster=self.cluster_id,
+            name=self.settings.name,
+            root=self.secret,
+            authority=authority.chain.decode(),
+            authority_key=authority.key.decode(),
+        )
+
     def _descriptor(self) -> Descriptor:
         return Descriptor(
             cluster=self.cluster_id,
             name=self.settings.name,
             secret=self.secret,
+            authority=self._keys.authority,
+            authority_key=self._keys.authority_key,
             settings=self.settings.to_dict(),
             gateways=[
                 Peer(slot, node.gateway_address, node.settings.socket_path, "localhost", True)
@@ -136,6 +183,7 @@ class LocalCluster:
 
     async def _start(self, slot: int) -> None:
         assert slot not in self.nodes, f"slot {slot} runs already"
+        hosts = (BIND_HOST, "localhost")
         node = Node(
             NodeSettings(
                 cluster=self.settings,
@@ -143,6 +191,8 @@ class LocalCluster:
                 secret=self.secret,
                 slot=slot,
                 socket_path=str(self._dir / f"agent-{slot}.sock"),
+                bind_host=BIND_HOST,
+                tls=certificates_for(self.settings, self._keys, slot=slot, hosts=hosts),
                 failure_domain=self._hosts.get(slot, "localhost"),
                 node="local",
                 seeds={other: node.address for other, node in self.nodes.items()},

@@ -6,6 +6,7 @@ left when it was killed half way, `down` finds and ends. If `up` fails it does s
 A namespace is formed here, once in a cluster's life, and nowhere else.
 """
 
+import dataclasses
 import fcntl
 import os
 import secrets
@@ -28,12 +29,16 @@ from diskless.errors import (
     LaunchFailed,
     Unavailable,
 )
-from diskless.launch import private_ray, ray_link, rundir, running, seats, sessions
+from diskless.identity import keyfile
+from diskless.identity.certificates import make_authority
+from diskless.identity.claims import make_root
+from diskless.launch import certify, private_ray, ray_link, rundir, running, seats, sessions
 from diskless.launch.record import (
     RayRecord,
     name_option,
     record_of,
     refuse_dead,
+    refuse_without_key,
     refuse_without_ray,
 )
 from diskless.launch.running import Progress, Started, ask_status
@@ -66,6 +71,8 @@ def up(
     LaunchFailed.
     """
     settings.validate()
+    if settings.tls_cert:
+        certify.own_pair(settings)
     if ray_address:
         ray_link.check_address(ray_address)
     with alone():
@@ -73,9 +80,11 @@ def up(
         known = descriptor.load(settings.name) if exists else None
         if known is not None and reset:
             refuse_without_ray(known)
+            refuse_without_key(known)
             _refuse_to_reset(known)
             _end(known)
         elif known is not None:
+            refuse_without_key(known)
             return running.join(known, settings, ray_address, progress or _silent)
         return _start(settings, ray_address, progress or _silent)
 
@@ -88,6 +97,7 @@ def down(name: str, *, discard: bool = False) -> None:
     with alone():
         known = descriptor.load(name)
         refuse_without_ray(known)
+        refuse_without_key(known)
         if not discard:
             _refuse_to_lose(known)
         _end(known)
@@ -120,12 +130,11 @@ def revive(
     One that runs, or that Ray is restarting, is only waited for. Raises BadRequest for
     an unknown slot, LaunchFailed.
     """
-    one_host = record_of(descriptor.load(name)).one_host
     with attached(name, slots) as identity:
         from diskless.launch import agents
 
-        chosen = agents.seats_for(identity, agents.vacant(identity, slots), one_host=one_host)
-        agents.create(identity, chosen, one_host=one_host, founding=False)
+        chosen = agents.seats_for(identity, agents.vacant(identity, slots))
+        agents.create(identity, chosen, founding=False)
         states = agents.wait_serving(
             identity, slots, ready=lambda state: state.joined, progress=progress or _silent
         )
@@ -141,7 +150,7 @@ def _start(settings: ClusterSettings, ray_address: str, progress: Progress) -> S
     known = Descriptor(
         cluster=secrets.token_hex(8),
         name=settings.name,
-        secret=secrets.token_hex(32),
+        secret=make_root().hex(),
         settings=settings.to_dict(),
         ray=RayRecord(requested=ray_address).to_dict(),
     )
@@ -190,10 +199,13 @@ def _start_agents(known: Descriptor, advice: list[str], progress: Progress) -> S
     nodes = spread.living_nodes()
     one_host = seats.on_one_host(spread.registered_nodes())
     known = _with_ray(known, replace(record_of(known), one_host=one_host))
+    known = _with_authority(known, one_host=one_host)
     identity = agents.identity_of(known)
     settings = identity.settings
+    rundir.make_run_dir(known.cluster)
+    keyfile.write(rundir.key_path(known.cluster), identity.keys)
     chosen = seats.assign(range(settings.agents), nodes)
-    agents.create(identity, chosen, one_host=one_host, founding=True)
+    agents.create(identity, chosen, founding=True)
     progress("agents", 0, settings.agents)
     founders = agents.wait_serving(
         identity,
@@ -207,6 +219,23 @@ def _start_agents(known: Descriptor, advice: list[str], progress: Progress) -> S
     descriptor.save(known)
     advice = advice + seats.advise(settings, [state.host for state in states.values()])
     return Started(descriptor=known, fresh=True, agents_up=len(states), advice=advice)
+
+
+def _with_authority(known: Descriptor, *, one_host: bool) -> Descriptor:
+    """TLS is decided here: unless somebody has, it is on where packets leave a host."""
+    settings = ClusterSettings.from_dict(known.settings)
+    if settings.tls is None:
+        encrypted = not one_host or bool(settings.tls_cert)
+        settings = dataclasses.replace(settings, tls=encrypted)
+    known = replace(known, settings=settings.to_dict())
+    if settings.tls and settings.tls_cert:
+        authority = certify.own_authority(settings).decode()
+        known = replace(known, authority=authority, by_host=True)
+    elif settings.tls:
+        pair = make_authority(known.name, known.cluster)
+        known = replace(known, authority=pair.chain.decode(), authority_key=pair.key.decode())
+    descriptor.save(known)
+    return known
 
 
 def _check_ray(name: str) -> list[str]:

@@ -89,6 +89,12 @@ def refuse_without_ray(descriptor: Descriptor) -> None:
         raise BadRequest(f"cluster {descriptor.name!r} lives and ends in the process that made it")
 
 
+def refuse_without_key(descriptor: Descriptor) -> None:
+    """Raises Unauthorized where there is only a token, or nothing."""
+    if not descriptor.secret:
+        _ = descriptor.keyring
+
+
 def advice_for_dead(descriptor: Descriptor) -> str:
     name = name_option(descriptor.name)
     return (

@@ -10,12 +10,14 @@ without the agents that are down, those of silent hosts are waited for: they may
 Ray lets a name be taken once, so two leaders that overlap cannot start a slot twice. What is
 started is a new life of its slot, with an empty memory; should the old one still run somewhere,
 cut off, its words and its shards count for nothing. One that was started and does not join
-holds nothing: it is ended, and tried elsewhere.
+holds nothing: it is ended, and tried elsewhere. Where its host does not have the cluster's keys
+it gets a ticket for them.
 """
 
 import asyncio
 import logging
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -27,10 +29,11 @@ import msgspec
 import ray
 
 from diskless.agent.ports import Ward
-from diskless.errors import DisklessError, Unavailable
+from diskless.errors import DisklessError, LaunchFailed, Unavailable
 from diskless.launch import private_ray, ray_link, seats, spread
 from diskless.launch.quiet import Quiet
 from diskless.launch.spread import Door
+from diskless.launch.supply import Supply
 from diskless.model import AgentInfo, slot_name
 
 if TYPE_CHECKING:
@@ -48,6 +51,8 @@ UNFIT_S_MIN = 5.0
 UNFIT_S_MAX = 120.0
 """How long a node is passed over on which an agent did not start: at first not for long, for
 one that has just joined Ray is not known to all of it, then twice as long each time."""
+OFFER_PAUSE_S = 10.0
+"""An agent without keys is not offered a ticket more often."""
 JOIN_S_MIN = 90.0
 JOIN_S_MAX = 900.0
 """How long one that begins again may take until it joins, twice as long after each time that
@@ -95,19 +100,18 @@ class Start(NamedTuple):
 class RayHosts:
     """Implements Hosts: what a leader's ward needs is done by a `Rehoster`, one for each view."""
 
-    def __init__(self, identity: "Identity", *, one_host: bool) -> None:
+    def __init__(self, identity: "Identity") -> None:
         self._identity = identity
-        self._one_host = one_host
 
     async def look_after(self, ward: Ward) -> None:
-        await Rehoster(self._identity, ward, one_host=self._one_host).run()
+        await Rehoster(self._identity, ward).run()
 
 
 class Rehoster:
-    def __init__(self, identity: "Identity", ward: Ward, *, one_host: bool) -> None:
+    def __init__(self, identity: "Identity", ward: Ward) -> None:
         self._identity = identity
         self._ward = ward
-        self._one_host = one_host
+        self._supply = Supply(identity, offers_max=sys.maxsize, pause_s=OFFER_PAUSE_S)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rehoster")
         self._quiet = Quiet()
         self._starts: dict[int, Start] = {}
@@ -127,7 +131,8 @@ class Rehoster:
                 except Exception:  # else the agent, and what it holds, would end with this
                     log.exception("agents not looked after")
         finally:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._thread.submit(self._supply.close)
+            self._thread.shutdown(wait=False)
 
     async def look(self) -> None:
         """Once."""
@@ -191,7 +196,7 @@ class Rehoster:
             nodes=nodes,
             under_way=under_way,
             unfit={*passed, *(id_ for id_, door in doors.items() if door is not Door.OPEN)},
-            one_host=self._one_host,
+            one_host=self._identity.one_host,
         )
         nowhere = " and ".join(sorted(unfit.why for unfit in passed.values())) or NO_NODE
         said = dict.fromkeys(plan.homeless, nowhere)
@@ -202,7 +207,18 @@ class Rehoster:
         for slot, node in under_way.items():
             if node is not None and case.agents[slot].node not in by_id:
                 said[slot] = f"begins again on {node.host}"
+        self._give_keys(under_way)
         return dict(sorted(said.items()))
+
+    def _give_keys(self, slots: Collection[int]) -> None:
+        """To agents that run and have none: Ray started them where there is no file."""
+        from diskless.launch import agents
+
+        states = agents.ask_quietly(self._identity, slots, timeout_s=INTERVAL_S)
+        try:
+            self._supply.tend(states.values())
+        except LaunchFailed as error:
+            log.warning("keys not passed on error=%s", error)
 
     def _heard(self) -> set[str]:
         """The nodes of agents that are up."""
@@ -292,7 +308,6 @@ class Rehoster:
             agents.create(
                 self._identity,
                 {slot: node},
-                one_host=self._one_host,
                 founding=False,
                 seeds=seeds,
             )

@@ -1,5 +1,5 @@
-"""A cluster's private directory on one host: its agents' sockets and, for a Ray of our
-own, Ray's files.
+"""A cluster's private directory on one host: its agents' sockets, their keys and, for a Ray of
+our own, Ray's files.
 
 Owns `<temp>/diskless-<uid>/<cluster id>/`. Each host makes its own. It is 0700 and
 belongs to this user, so nobody else can reach or forge a socket. It is not under
@@ -35,6 +35,11 @@ def run_dir(cluster_id: str) -> Path:
 
 def socket_path(cluster_id: str, slot: int) -> Path:
     return run_dir(cluster_id) / f"{slot_name(slot)}.sock"
+
+
+def key_path(cluster_id: str) -> Path:
+    """The file by which keys reach the agents of this host."""
+    return run_dir(cluster_id) / "keys"
 
 
 def make_run_dir(cluster_id: str) -> Path:

@@ -91,7 +91,7 @@ def refuse_other(known: Descriptor, settings: ClusterSettings, ray_address: str)
     other = ", ".join(
         f"{key} {has.get(key)}, not {value}"
         for key, value in asked.items()
-        if key != "agents" and has.get(key) != value
+        if key != "agents" and value is not None and has.get(key) != value
     )
     if other:
         raise ClusterExists(
@@ -134,7 +134,7 @@ def _grow(
     refuse_without_ray(known)
     ray_link.attach(record_of(known), f"diskless-{known.name}")  # Before anything is changed.
     try:
-        grown = replace(known, settings=settings.to_dict())
+        grown = replace(known, settings=known.settings | {"agents": settings.agents})
         advice = _start(grown, status.agents, missing, progress)
     except DisklessError as error:
         again = f"`diskless up --agents {settings.agents}{name_option(known.name)}`"
@@ -168,8 +168,8 @@ def _start(
     descriptor.save(known)  # From here on there may be more agents.
     identity = agents.identity_of(known)
     new = agents.vacant(identity, missing)
-    chosen = agents.seats_for(identity, new, one_host=record.one_host, rows=rows)
-    agents.create(identity, chosen, one_host=record.one_host, founding=False)
+    chosen = agents.seats_for(identity, new, rows=rows)
+    agents.create(identity, chosen, founding=False)
     agents.wait_serving(identity, missing, ready=lambda state: state.joined, progress=progress)
     if record.one_host and not seats.on_one_host(nodes):
         advice.append(
@@ -183,7 +183,8 @@ def _save(known: Descriptor, settings: ClusterSettings) -> Descriptor:
     """Keeps the settings, and where agents are now that were not known to be anywhere."""
     with connect(known.name, timeout_s=ASK_TIMEOUT_S) as client:
         gateways = _merged(known.gateways, client.agents())
-    new = replace(known, settings=settings.to_dict(), gateways=gateways)
+    kept = {key: value for key, value in settings.to_dict().items() if value is not None}
+    new = replace(known, settings=known.settings | kept, gateways=gateways)
     if new != known:
         descriptor.save(new)
     return new

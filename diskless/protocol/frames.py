@@ -30,8 +30,8 @@ ROSTER_MASK = 0xFFFF
 
 META_BYTES_MAX = 4 * MIB
 PAYLOAD_BYTES_MAX = 4 * MIB
-HELLO_BYTES_MAX = 4 * KIB
-"""Largest body (meta and payload) of the first frame, from a client not yet trusted."""
+HELLO_BYTES_MAX = 6 * KIB
+"""Largest body (meta and payload) of a frame from a client that has not proved itself."""
 RECEIVE_BYTES = 64 * KIB
 """Frames up to this size are cut out of one buffer, many for each recv. The body of a
 larger one is received straight into memory of its own."""

@@ -45,6 +45,8 @@ class Kind(IntEnum):
     ROLLBACK = 24
     DIFF = 25
     USAGE = 26
+    PROVE = 27
+    RENEW = 28
     ISSUE_TOKEN = 29
     REVOKE_TOKEN = 30
     TOKENS = 31
@@ -58,8 +60,23 @@ class Empty(Struct):
 
 
 class Hello(Struct):
-    secret: str
+    """A client's claims, which are no secret, and what the agent's proof must be about."""
+
+    claims: str
+    nonce: str
     client: str = ""
+
+
+class Challenged(Struct):
+    """The agent's proof that it belongs to the cluster, and what the client's must be about."""
+
+    slot: int
+    nonce: str
+    proof: str
+
+
+class Prove(Struct):
+    proof: str
 
 
 class Peer(Struct, frozen=True):
@@ -91,6 +108,19 @@ class Session(Struct):
     session: int
 
 
+class MarkedExtent(Extent, frozen=True, array_like=True, gc=False):
+    """An extent with the agents' word that its holder may read it; "" where none is needed.
+    The mark of a whole extent is good for its parts."""
+
+    mark: str = ""
+
+
+class MarkedStripe(Stripe, frozen=True, array_like=True, gc=False):
+    """A sealed stripe with the agents' word that it was sealed for its holder."""
+
+    mark: str = ""
+
+
 class NewFile(Struct):
     """One piece of an upload's bytes; the checksum is checked if it is given."""
 
@@ -112,7 +142,7 @@ class Write(Struct, omit_defaults=True):
 
     upload: Natural
     offset: Natural
-    resume: list[Stripe] = []
+    resume: list[MarkedStripe] = []
     ends: list[int] = []
 
 
@@ -121,13 +151,13 @@ class Written(Struct):
 
     received: int
     sealed_from: int
-    sealed: list[Stripe]
+    sealed: list[MarkedStripe]
 
 
 class Commit(Put):
     upload: Natural
     offset: Natural
-    resume: list[Stripe] = []
+    resume: list[MarkedStripe] = []
 
 
 class Abort(Struct):
@@ -158,13 +188,13 @@ class Open(Struct):
 
 class Opened(Struct, omit_defaults=True):
     file: Status
-    extents: list[Extent]
+    extents: list[MarkedExtent]
     places: list[list[int]] = []
     """For each extent the slots that hold its stripe's data shards, if asked for."""
 
 
 class Read(Struct):
-    extents: list[Extent]
+    extents: list[MarkedExtent]
 
 
 class Stat(Struct):
@@ -447,6 +477,24 @@ class Planted(Struct):
     mended: int
 
 
+class Renew(Struct, omit_defaults=True):
+    """Has the very agent that is asked show a new certificate from now on, or only say what it
+    shows."""
+
+    show: bool = False
+
+
+class Certificate(Struct):
+    """What an agent shows of itself at its TCP doors; without TLS there is no fingerprint."""
+
+    fingerprint: str = ""
+    """SHA-256, in hex."""
+    begins_s: int = 0
+    ends_s: int = 0
+    """Unix times."""
+    renewed: bool = False
+
+
 class Drain(Struct):
     """Moves everything off an agent, or, with `undo`, lets it take shards again."""
 
@@ -478,6 +526,7 @@ Mutation = (
 
 REQUESTS: dict[Kind, type[Struct]] = {
     Kind.HELLO: Hello,
+    Kind.PROVE: Prove,
     Kind.SESSION: Empty,
     Kind.ROSTER: Empty,
     Kind.PUT: Put,
@@ -503,6 +552,7 @@ REQUESTS: dict[Kind, type[Struct]] = {
     Kind.ROLLBACK: Rollback,
     Kind.DIFF: Diff,
     Kind.USAGE: Usage,
+    Kind.RENEW: Renew,
     Kind.ISSUE_TOKEN: IssueToken,
     Kind.REVOKE_TOKEN: RevokeToken,
     Kind.TOKENS: Tokens,

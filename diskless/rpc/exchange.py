@@ -2,8 +2,9 @@
 
 `Link` is the calling side: calls that wait together leave in one message, answers
 come back matched by id. `serve` is the other side. Both know no service: they get
-functions that join and split its batches. A stream that breaks fails every call
-without an answer at once; the next call opens a new one.
+functions that join and split its batches, and that open a stream (`rpc.introduction`).
+A stream that breaks, or does not open, fails every call without an answer at once; the
+next call opens a new one.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ import grpc
 import grpc.aio
 
 from diskless.errors import AgentGone, BadFrame, DisklessError, InternalError, Unavailable
+from diskless.identity.refusals import one_line
 from diskless.rpc.wire import Buffer
 
 log = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ class Link:
 
     def __init__(
         self,
-        open_stream: Callable[[], Any],
+        open_stream: Callable[[], Awaitable[Any]],
         *,
         peer: str,
         join: Join,
@@ -48,7 +50,8 @@ class Link:
         count_message: Callable[[], None],
         on_broken: Callable[[], None] | None = None,
     ) -> None:
-        """`on_broken` is told whenever a stream ends that we did not close."""
+        """`open_stream` raises Unavailable or AioRpcError. `on_broken` is told whenever a stream
+        ends that we did not close, or does not open."""
         self._on_broken = on_broken
         self._open_stream = open_stream
         self._peer = peer
@@ -117,8 +120,17 @@ class Link:
     def _ensure_open(self) -> None:
         if self._closed:
             raise Unavailable(f"the connection to {self._peer} was closed")
-        if self._stream is None:
-            self._stream = stream = self._open_stream()
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._open())]
+
+    async def _open(self) -> None:
+        try:
+            self._stream = stream = await self._open_stream()
+        except grpc.aio.AioRpcError as error:
+            self._lost(error.details())
+        except Unavailable as error:
+            self._lost(error)
+        else:
             self._tasks = [
                 asyncio.create_task(self._send(stream)),
                 asyncio.create_task(self._receive(stream)),
@@ -153,12 +165,13 @@ class Link:
     def _broken(self, stream: Any, error: Exception | None) -> None:
         if stream is not self._stream:
             return
-        detail = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
-        self._lost(detail or "stream ended")
+        self._lost(error.details() if isinstance(error, grpc.aio.AioRpcError) else error)
 
     def _lost(self, detail: object) -> None:
-        kind = AgentGone if REFUSED in str(detail) else Unavailable
-        self._break(kind(f"{self._peer} cannot be reached: {detail}"))
+        gone = isinstance(detail, AgentGone) or REFUSED in str(detail)
+        kind = AgentGone if gone else Unavailable
+        why = one_line(detail or "stream ended")
+        self._break(kind(f"{self._peer} cannot be reached: {why}"))
         if self._on_broken is not None:
             self._on_broken()
 

@@ -1,40 +1,39 @@
 """The calling side: this agent's streams to all others, behind `agent.ports`.
 
-A stream for each service and address, opened on first use and kept. Counts every
-message it sends, because a message is what costs.
+A stream for each service and address, opened on first use and kept, each after an
+introduction (`rpc.introduction`). Counts every message it sends, because a message is what
+costs.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import grpc.aio
 import msgspec
 
 from diskless.agent.faults import Faults
 from diskless.agent.ports import Beat, Buffer, Hold, Pulse, Rebuilt
 from diskless.config import Tuning
 from diskless.errors import error_from_wire
+from diskless.identity.claims import Keyring
 from diskless.model import AgentInfo, HeldShard, LoopLag, Place, ShardName, Stripe, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Link
-from diskless.rpc.lane import Hello
+from diskless.rpc.introduction import Facts, Introducer
+from diskless.rpc.lane import Visitor
+from diskless.rpc.line import Line
 from diskless.rpc.services import (
-    ADDRESS_KEY,
-    CHANNEL_OPTIONS,
-    FROM_KEY,
     MEMBERSHIP,
     NAMESPACE,
     PROTOCOL,
-    PROTOCOL_KEY,
     REPLICA_METHOD,
-    SECRET_KEY,
     SHARDS,
-    SLOT_KEY,
     Service,
     format_protocol,
 )
+from diskless.rpc.tls import Tls
 from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
 from diskless.rpc.voters import VoterLink
 
@@ -42,7 +41,15 @@ from diskless.rpc.voters import VoterLink
 class Peers:
     """Implements ShardPeers, Workers, LeaderPeers and VoterPeers over gRPC."""
 
-    def __init__(self, *, slot: int, secret: str, tuning: Tuning, faults: Faults) -> None:
+    def __init__(
+        self,
+        *,
+        slot: int,
+        keyring: Keyring,
+        tuning: Tuning,
+        faults: Faults,
+        tls: Tls | None = None,
+    ) -> None:
         self._slot = slot
         self._faults = faults
         self.protocol = PROTOCOL
@@ -50,9 +57,11 @@ class Peers:
         """Where this agent listens itself; voters tell each other."""
         self.on_broken: Callable[[int, str], None] = lambda slot, address: None
         """Told of a slot and an address whose stream of voters' messages broke."""
-        self._secret = secret
+        self._credential = keyring.agent(slot_name(slot))
+        self._introducer = Introducer(self._credential)
+        self._tls = tls
         self._tuning = tuning
-        self._links: dict[tuple[str, int, str], tuple[grpc.aio.Channel, Link | VoterLink]] = {}
+        self._links: dict[tuple[str, int, str], tuple[Line, Link | VoterLink]] = {}
         self._closing: set[asyncio.Future[None]] = set()
         self._closed = False
         self.messages_sent = 0
@@ -222,19 +231,20 @@ class Peers:
         assert isinstance(link, VoterLink)
         link.post(message)
 
-    def _introduce(self, slot: int, address: str) -> tuple[grpc.aio.Channel, VoterLink]:
-        channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        stream = channel.stream_stream(REPLICA_METHOD)
-        metadata = (
-            *self._introduction(slot),
-            (FROM_KEY, str(self._slot)),
-            (ADDRESS_KEY, self.address),
+    def _introduce(self, slot: int, address: str) -> tuple[Line, VoterLink]:
+        line = Line(slot, address, self._tls)
+        visitor = Visitor(
+            credential=self._credential,
+            slot=slot,
+            sender=self._slot,
+            address=self.address,
+            tls=self._tls,
         )
-        return channel, VoterLink(
-            lambda: stream(metadata=metadata),
+        return line, VoterLink(
+            partial(self._open, line, REPLICA_METHOD),
             peer=f"{slot_name(slot)} at {address}",
-            host=address.rpartition(":")[0].strip("[]"),
-            hello=Hello(self._secret, slot, self._slot, self.address),
+            host=line.host,
+            visitor=visitor,
             count_message=self._count_message,
             on_broken=lambda: self.on_broken(slot, address),
         )
@@ -242,9 +252,9 @@ class Peers:
     async def close(self) -> None:
         self._closed = True
         links, self._links = self._links, {}
-        for channel, link in links.values():
+        for line, link in links.values():
             link.close()
-            await channel.close()
+            await line.close()
 
     async def _call(
         self,
@@ -267,35 +277,37 @@ class Peers:
     def _link(self, service: Service, slot: int, address: str) -> Link:
         key = (service.method, slot, address)
         if key not in self._links:
-            channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-            stream = channel.stream_stream(service.method)
-            metadata = self._introduction(slot)
+            line = Line(slot, address, self._tls)
             link = Link(
-                lambda: stream(metadata=metadata),
+                partial(self._open, line, service.method),
                 peer=f"{slot_name(slot)} at {address}",
                 join=service.calls.join,
                 split=service.answers.split,
                 count_message=self._count_message,
             )
-            self._links[key] = channel, link
+            self._links[key] = line, link
         known = self._links[key][1]
         assert isinstance(known, Link)
         return known
 
-    def _introduction(self, slot: int) -> tuple[tuple[str, str], ...]:
-        """What every stream begins with: that we may, whom we mean, what we speak."""
-        return (
-            (SECRET_KEY, self._secret),
-            (SLOT_KEY, str(slot)),
-            (PROTOCOL_KEY, format_protocol(self.protocol)),
+    async def _open(self, line: Line, method: str) -> Any:
+        """A stream to an agent, after both have proved themselves."""
+        facts = Facts(
+            method=method,
+            slot=line.slot,
+            dialled=line.address,
+            sender=self._slot,
+            address=self.address,
+            protocol=format_protocol(self.protocol),
         )
+        return await self._introducer.open(await line.channel(), facts)
 
     def retain(self, addresses: Collection[str]) -> None:
         """Closes the streams to addresses that no agent has any more."""
         for key in [key for key in self._links if key[2] not in addresses]:
-            channel, link = self._links.pop(key)
+            line, link = self._links.pop(key)
             link.close()
-            task = asyncio.ensure_future(channel.close())
+            task = asyncio.ensure_future(line.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 

@@ -1,6 +1,6 @@
-"""The answering side: an agent's gRPC door, closed to whoever lacks the secret."""
+"""The answering side: an agent's gRPC door, closed to whoever is no agent of the cluster."""
 
-import hmac
+import asyncio
 import logging
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
@@ -11,33 +11,50 @@ import msgspec
 
 from diskless.agent.ports import Beat, Pulse, Rebuilt
 from diskless.agent.shards import ShardStore
-from diskless.errors import BadFrame, BadRequest
-from diskless.model import AgentInfo, HeldShard, Stripe, format_address, slot_name
+from diskless.errors import BadFrame, BadRequest, DisklessError, Unauthorized
+from diskless.identity.handshake import HANDSHAKE_TIMEOUT_S, Doorkeeper
+from diskless.identity.refusals import Refusals
+from diskless.model import AgentInfo, HeldShard, Stripe, format_address
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Handler, Item, serve
+from diskless.rpc.introduction import (
+    CHALLENGE_KEY,
+    DOOR,
+    WELCOME_KEY,
+    Guest,
+    Introductions,
+)
 from diskless.rpc.lane import LaneDoor, Voter
 from diskless.rpc.services import (
-    ADDRESS_KEY,
-    FROM_KEY,
+    KNOCK_METHOD,
     LANE_KEY,
     MEMBERSHIP,
     MESSAGE_BYTES_MAX,
     NAMESPACE,
-    PROTOCOL,
-    PROTOCOL_KEY,
     REPLICA_METHOD,
-    SECRET_KEY,
     SHARDS,
-    SLOT_KEY,
     VOTER_BATCH,
     Service,
-    format_protocol,
-    parse_protocol,
 )
+from diskless.rpc.tls import Tls
 from diskless.rpc.v1 import common_pb2, membership_pb2, namespace_pb2, shards_pb2
 
 log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 4096
+"""Of agents and of strangers. Each takes some 20 KiB, and an agent has four to each other."""
+_HANDSHAKE_MS = int(1000 * HANDSHAKE_TIMEOUT_S)
+SERVER_OPTIONS = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.so_reuseport", 0),
+    # A stranger's connection: until it speaks TLS and HTTP/2, and then without any stream. An
+    # agent's has one as long as it is of use, and opens again if it has not.
+    ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+    ("grpc.max_connection_idle_ms", _HANDSHAKE_MS),
+    ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
+)
 
 _decode_stripe = msgspec.msgpack.Decoder(Stripe).decode
 _decode_roster = msgspec.msgpack.Decoder(tuple[AgentInfo, ...]).decode
@@ -76,7 +93,9 @@ class AgentServer:
         self,
         *,
         slot: int,
-        secret: str,
+        doorkeeper: Doorkeeper,
+        refusals: Refusals,
+        tls: Tls | None = None,
         shards: ShardStore,
         rebuilds: Rebuilds,
         namespace: Namespace,
@@ -85,25 +104,26 @@ class AgentServer:
     ) -> None:
         self._voter = voter
         self._rebuilds = rebuilds
-        self._slot = slot
-        self._secret = secret.encode()
+        self._refusals = refusals
+        self._tls = tls
         self._shards = shards
         self._namespace = namespace
         self._member = member
         self._server: grpc.aio.Server | None = None
-        self._lanes = LaneDoor(slot=slot, secret=secret, voter=voter)
+        self._introductions = Introductions(
+            doorkeeper, slot=slot, now_s=lambda: asyncio.get_running_loop().time()
+        )
+        self._lanes = LaneDoor(
+            slot=slot, doorkeeper=doorkeeper, voter=voter, refusals=refusals, tls=tls
+        )
         self._lane_port = 0
 
     async def start(self, host: str, port: int = 0) -> str:
         """Listens and returns host:port."""
-        options = (
-            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-            ("grpc.so_reuseport", 0),
-        )
-        server = grpc.aio.server(options=options)
+        server = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers(
             (
+                _handler(KNOCK_METHOD, self._answer_knock),
                 self._exchange(SHARDS, self._on_shards),
                 self._exchange(NAMESPACE, self._on_namespace),
                 self._exchange(MEMBERSHIP, self._on_beat),
@@ -111,10 +131,15 @@ class AgentServer:
             )
         )
         self._lane_port = await self._lanes.start(host)
-        bound = server.add_insecure_port(format_address(host, port))
+        if self._tls is None:
+            bound = server.add_insecure_port(format_address(host, port))
+        else:
+            credentials = self._tls.server_credentials()
+            bound = server.add_secure_port(format_address(host, port), credentials)
+        self._introductions.address = format_address(host, bound)
         await server.start()
         self._server = server
-        return format_address(host, bound)
+        return self._introductions.address
 
     async def stop(self, grace_s: float | None = None) -> None:
         self._lanes.stop()
@@ -123,7 +148,7 @@ class AgentServer:
 
     def _exchange(self, service: Service, handle: Handler) -> grpc.GenericRpcHandler:
         async def run(requests: Any, context: grpc.aio.ServicerContext) -> None:
-            await self._admit(context)
+            await self._admit(context, service.method)
             await serve(
                 requests,
                 context,
@@ -137,43 +162,44 @@ class AgentServer:
 
     async def _receive_votes(self, requests: Any, context: grpc.aio.ServicerContext) -> None:
         """Hands the messages of one other voter to this one; nothing is answered."""
-        await self._admit(context)
-        await context.send_initial_metadata(((LANE_KEY, str(self._lane_port)),))
-        given = dict(context.invocation_metadata() or ())
+        lane = (LANE_KEY, str(self._lane_port))
+        voter = await self._admit(context, REPLICA_METHOD, lane)
         try:
-            sender, address = int(given[FROM_KEY]), str(given[ADDRESS_KEY])
             async for data in requests:
                 for message, _ in VOTER_BATCH.split(data):
-                    self._voter.receive(sender, address, message)
-        except (KeyError, ValueError) as error:  # BadFrame is a ValueError
+                    self._voter.receive(voter.sender, voter.address, message)
+        except ValueError as error:  # BadFrame is a ValueError
             log.warning("malformed votes peer=%s error=%s", context.peer(), error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"malformed: {error}")
 
-    async def _admit(self, context: grpc.aio.ServicerContext) -> None:
-        """Aborts a stream without the secret, and one that is meant for another agent."""
+    async def _answer_knock(self, _: Any, context: grpc.aio.ServicerContext) -> None:
         given = dict(context.invocation_metadata() or ())
-        secret = given.get(SECRET_KEY, "")
-        secret = secret.encode() if isinstance(secret, str) else secret
-        if not hmac.compare_digest(secret, self._secret):
-            log.warning("call without the secret refused peer=%s", context.peer())
-            await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, "the cluster's secret is missing or wrong"
-            )
-        if given.get(SLOT_KEY) != str(self._slot):
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION, f"this is {slot_name(self._slot)}"
-            )
-        await self._check_protocol(str(given.get(PROTOCOL_KEY, "")), context)
+        try:
+            challenge = self._introductions.challenge(given)
+        except DisklessError as error:
+            await self._refuse(context, error)
+        else:
+            await context.send_initial_metadata(((CHALLENGE_KEY, challenge),))
 
-    async def _check_protocol(self, text: str, context: grpc.aio.ServicerContext) -> None:
-        version = parse_protocol(text)
-        if version is None or version[0] != PROTOCOL[0]:
-            line = (
-                f"{slot_name(self._slot)} speaks protocol {format_protocol(PROTOCOL)} and the "
-                f"caller {text or 'none'}: run one major version of diskless on all agents"
-            )
-            log.warning("other protocol refused peer=%s error=%s", context.peer(), line)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, line)
+    async def _admit(
+        self, context: grpc.aio.ServicerContext, method: str, *more: tuple[str, str]
+    ) -> Guest:
+        """Welcomes an agent, and aborts the stream of anybody else before it is read."""
+        given = dict(context.invocation_metadata() or ())
+        try:
+            guest = self._introductions.admit(method, given)
+        except DisklessError as error:
+            await self._refuse(context, error)
+            raise
+        await context.send_initial_metadata(((WELCOME_KEY, guest.welcome), *more))
+        return guest
+
+    async def _refuse(self, context: grpc.aio.ServicerContext, error: DisklessError) -> None:
+        """Raises what ends the call."""
+        self._refusals.note(DOOR, error, context.peer())
+        stranger = isinstance(error, Unauthorized)
+        code = grpc.StatusCode.UNAUTHENTICATED if stranger else grpc.StatusCode.FAILED_PRECONDITION
+        await context.abort(code, str(error))
 
     def _on_shards(self, call: Any, payload: memoryview) -> Item | Awaitable[Item]:
         match call.WhichOneof("call"):

@@ -9,20 +9,20 @@ from diskless.rpc import wire
 from diskless.rpc.exchange import Item
 from diskless.rpc.v1 import common_pb2, membership_pb2, namespace_pb2, replica_pb2, shards_pb2
 
-SECRET_KEY = "diskless-secret"
-"""gRPC metadata that every call must carry."""
+METHOD_KEY = "diskless-method"
+"""In a knock's metadata (`rpc.introduction`): what will be called."""
 SLOT_KEY = "diskless-slot"
 """The slot that the caller means. A restarted agent may get the port of another, and a
 shard that is stored on the wrong agent is a shard less than the namespace believes."""
 FROM_KEY = "diskless-from"
 ADDRESS_KEY = "diskless-address"
-"""Which voter calls, and where it listens."""
+"""Which agent calls, and where it listens."""
 
 LANE_KEY = "diskless-lane"
 """In a voter's answer: the port of its fast lane (`rpc.lane`)."""
 PROTOCOL_KEY = "diskless-protocol"
 """What version of these services the caller speaks: MAJOR.MINOR."""
-PROTOCOL = (3, 0)
+PROTOCOL = (4, 0)
 """Agents of one major version understand each other, so that an upgrade can roll through
 a cluster. A minor version may only add what others can do without."""
 
@@ -82,6 +82,7 @@ class VoterBatch:
 
 _NOTHING = memoryview(b"")
 
+KNOCK_METHOD = "/diskless.v1.Introduction/Knock"
 REPLICA_METHOD = "/diskless.v1.Replica/Exchange"
 VOTER_BATCH = VoterBatch()
 
@@ -130,3 +131,5 @@ MEMBERSHIP = Service(
     Batch(membership_pb2.BeatAnswers, "answers", _no_payload),
     membership_pb2.BeatAnswer,
 )
+METHODS = frozenset((REPLICA_METHOD, SHARDS.method, NAMESPACE.method, MEMBERSHIP.method))
+"""What can be called after an introduction."""

@@ -6,13 +6,14 @@ a voter that died is noticed by whichever tells first.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc.aio
 
+from diskless.errors import Unauthorized
 from diskless.rpc.exchange import Link
-from diskless.rpc.lane import Hello, Lane, open_lane
+from diskless.rpc.lane import Lane, Visitor, open_lane
 from diskless.rpc.services import LANE_KEY, VOTER_BATCH
 
 log = logging.getLogger(__name__)
@@ -23,11 +24,11 @@ class VoterLink:
 
     def __init__(
         self,
-        open_stream: Callable[[], Any],
+        open_stream: Callable[[], Awaitable[Any]],
         *,
         peer: str,
         host: str,
-        hello: Hello,
+        visitor: Visitor,
         count_message: Callable[[], None],
         on_broken: Callable[[], None],
     ) -> None:
@@ -35,7 +36,7 @@ class VoterLink:
         self._open_stream = open_stream
         self._peer = peer
         self._host = host
-        self._hello = hello
+        self._visitor = visitor
         self._count_message = count_message
         self._on_broken = on_broken
         self._lane: Lane | None = None
@@ -61,16 +62,18 @@ class VoterLink:
         self._close_lane()
         self._stream.close()
 
-    def _open_both(self) -> Any:
+    async def _open_both(self) -> Any:
         assert self._lane is None, "its lane ended with the stream before"
-        stream = self._open_stream()
+        stream = await self._open_stream()
         self._opening = asyncio.create_task(self._open_lane(stream))
         return stream
 
     async def _open_lane(self, stream: Any) -> None:
         try:
             port = int(dict(await stream.initial_metadata())[LANE_KEY])
-            self._lane = await open_lane(self._host, port, self._hello, self._lane_lost)
+            self._lane = await open_lane(self._host, port, self._visitor, self._lane_lost)
+        except Unauthorized as error:
+            log.warning("no agent peer=%s error=%s", self._peer, error)
         except grpc.aio.AioRpcError:
             return  # the stream itself tells
         except (KeyError, ValueError, OverflowError, OSError) as error:

@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 import diskless
+from diskless.chaos.doors import Doors
 from diskless.cli import exits, run
+from diskless.client import descriptor
 from diskless.config import MIB
+from diskless.errors import Forbidden
 from diskless.launch.local import LocalCluster
+from diskless.protocol.messages import Faults
 from tests.support import content, eventually
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -17,7 +21,7 @@ Cli = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with diskless.local_cluster(agents=4, data_shards=2, parity_shards=1) as cluster:
+    with diskless.local_cluster(agents=4, data_shards=2, parity_shards=1, chaos=True) as cluster:
         yield cluster
 
 
@@ -115,5 +119,67 @@ def test_nobody_was_frozen(chaos: Cli):
 def test_a_run_without_a_cluster_says_how_to_have_one(capfd: pytest.CaptureFixture[str]):
     assert run(["chaos", "run", "--cluster", "nowhere"]) == exits.NO_CLUSTER
     err = capfd.readouterr().err
-    assert "diskless up --name nowhere" in err
+    assert "diskless up --chaos --name nowhere" in err
     assert "--local" in err
+
+
+# A cluster that was not started for it.
+
+
+@pytest.fixture
+def unarmed(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[LocalCluster, Cli]]:
+    with diskless.local_cluster(agents=3, data_shards=1, parity_shards=1) as cluster:
+        monkeypatch.setenv("DISKLESS_CLUSTER", cluster.settings.name)
+
+        def call(*arguments: object) -> tuple[int, str, str]:
+            capfd.readouterr()
+            status = run(["chaos", *map(str, arguments)])
+            out, err = capfd.readouterr()
+            return status, out, err
+
+        yield cluster, call
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [("partition", 1), ("slow", 1), ("corrupt", 1), ("fill", 1), ("run", "--faults", "kill,slow")],
+    ids=lambda fault: fault[0],
+)
+def test_faults_need_a_cluster_that_was_started_for_them(
+    unarmed: tuple[LocalCluster, Cli], fault: tuple[object, ...]
+):
+    cluster, chaos = unarmed
+    status, out, err = chaos(*fault)
+    assert (status, out) == (exits.FORBIDDEN, "")
+    assert "diskless up --chaos" in err
+    assert err.count("\n") == 1
+    assert not any(node.faults.disturbs for node in cluster.nodes.values())
+    assert ok(chaos, "list")["faults"] == [], "nothing is left on record"
+    assert chaos("heal")[0] == exits.OK
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        Faults(cut=[1]),
+        Faults(delays_ms={1: 5}),
+        Faults(ballast_bytes=5),
+        Faults(corrupt=1),
+        Faults(heal=True, cut=[1]),
+    ],
+    ids=str,
+)
+def test_agents_themselves_refuse_faults_unless_they_are_armed(
+    unarmed: tuple[LocalCluster, Cli], wish: Faults
+):
+    """Whoever has the key and another program than ours gets no further."""
+    cluster, _ = unarmed
+    with cluster.connect() as client:
+        doors = Doors(descriptor.load(cluster.settings.name), client)
+        peer = doors.peers()[0]
+        with pytest.raises(Forbidden, match="diskless up --chaos"):
+            doors.plant(peer, wish)
+        planted = doors.plant(peer, Faults())
+    assert (planted.cut, planted.delays_ms, planted.ballast_bytes) == ([], {}, 0)

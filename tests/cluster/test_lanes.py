@@ -8,7 +8,7 @@ import diskless
 from diskless.errors import Unauthorized
 from diskless.launch.local import LocalCluster
 from diskless.node import NodeSettings
-from diskless.rpc.lane import Hello, LaneDoor
+from diskless.rpc.lane import LaneDoor
 from diskless.rpc.voters import VoterLink
 from tests.conftest import Connect, StartCluster
 from tests.support import CALM, eventually, leader, on_loop
@@ -75,7 +75,7 @@ def test_lanes_that_accept_and_refuse_depose_nobody(
 ) -> None:
     """As a proxy between hosts does, which accepts for a port that it then does not reach."""
 
-    def refuse(*_: object) -> Hello:
+    def refuse(*_: object) -> None:
         raise Unauthorized("not through here")
 
     monkeypatch.setattr(LaneDoor, "admit", refuse)

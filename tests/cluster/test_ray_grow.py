@@ -77,9 +77,9 @@ from diskless.launch import ray_cluster
 with ray_cluster.attached(sys.argv[1], []) as identity:
     from diskless.launch import agents, spread
     node = spread.living_nodes()[0]
-    agents.create(identity, {0: node}, one_host=True, founding=False)
+    agents.create(identity, {0: node}, founding=False)
     try:
-        agents.create(identity, {0: node}, one_host=True, founding=True)
+        agents.create(identity, {0: node}, founding=True)
     except agents.LaunchFailed as error:
         print(error)
 """

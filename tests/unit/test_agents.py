@@ -7,12 +7,14 @@ import pytest
 import ray
 
 from diskless.config import ClusterSettings
+from diskless.identity.keyfile import Keys
 from diskless.launch import agents, spread
 from diskless.launch.agents import Identity
 from diskless.launch.seats import RayNode
 from diskless.launch.spread import Door
 
-IDENTITY = Identity(ClusterSettings(), "c", "s")
+KEYS = Keys(cluster="c", name="default", root="s")
+IDENTITY = Identity(ClusterSettings(), KEYS, one_host=False)
 DOORS = {"open": Door.OPEN, "closed": Door.CLOSED, "silent": Door.SILENT}
 NIL = ray.NodeID.nil().hex()
 """What Ray calls the node of an actor that has none yet."""
@@ -33,7 +35,7 @@ class Listed:
         monkeypatch.setattr(agents, "row_of", lambda _, slot: self.rows.get(slot, {}))
         monkeypatch.setattr(agents, "find", lambda _, slot: self.rows.get(slot))
         monkeypatch.setattr(agents, "give_up", self._give_up)
-        monkeypatch.setattr(agents, "_ask_all_quietly", self._ask)
+        monkeypatch.setattr(agents, "ask_quietly", self._ask)
 
     def _give_up(self, _: str, slot: int, actor: str) -> None:
         assert self.rows.pop(slot)["ActorID"] == actor

@@ -23,6 +23,7 @@ from diskless.cli import bench as bench_verbs
 from diskless.cli import chaos as chaos_verbs
 from diskless.cli import exits, run
 from diskless.cli import snapshot as snapshot_verbs
+from diskless.cli import tls as tls_verbs
 from diskless.cli import token as token_verbs
 from diskless.cli.edge import VERBS
 from diskless.cli.status import repair_lines
@@ -38,9 +39,11 @@ from tests.support import content, eventually, kill, leader, on_loop, stripes_of
 CHAOS = [["chaos", verb] for verb in chaos_verbs.command.commands]
 BENCH = [["bench", verb] for verb in bench_verbs.command.commands]
 SNAPSHOT = [["snapshot", verb] for verb in snapshot_verbs.command.commands]
+TLS = [["tls", verb] for verb in tls_verbs.command.commands]
 TOKEN = [["token", verb] for verb in token_verbs.command.commands]
-GROUPS = ("chaos", "bench", "snapshot", "token")
-COMMANDS = [*([verb] for verb in VERBS if verb not in GROUPS), *CHAOS, *BENCH, *SNAPSHOT, *TOKEN]
+GROUPS = ("chaos", "bench", "snapshot", "tls", "token")
+COMMANDS = [*([verb] for verb in VERBS if verb not in GROUPS), *CHAOS, *BENCH, *SNAPSHOT]
+COMMANDS += [*TLS, *TOKEN]
 PROGRAM = [sys.executable, "-m", "diskless.cli"]
 
 

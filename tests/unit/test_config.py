@@ -203,3 +203,38 @@ def test_the_dict_names_every_setting() -> None:
 def test_settings_cannot_be_changed_after_they_were_validated() -> None:
     with pytest.raises(FrozenInstanceError):
         ClusterSettings().agents = 7  # type: ignore[misc]
+
+
+# Certificates
+
+
+OWN = {"tls_cert": "/d/cert.pem", "tls_key": "/d/key.pem", "tls_ca": "/d/ca.pem"}
+
+
+@pytest.mark.parametrize("tls", [None, True])
+def test_an_operators_certificates_come_as_three_files(tls: bool | None) -> None:
+    assert ClusterSettings(tls=tls, **OWN).validate().tls_ca == "/d/ca.pem"
+
+
+@pytest.mark.parametrize("missing", OWN)
+def test_one_of_the_three_is_not_enough_without_the_others(missing: str) -> None:
+    option = "--" + missing.replace("_", "-")
+    with pytest.raises(BadSettings, match=f"{option} is not given"):
+        ClusterSettings(**(OWN | {missing: ""})).validate()
+
+
+def test_certificates_without_tls_contradict_each_other() -> None:
+    with pytest.raises(BadSettings, match="--no-tls"):
+        ClusterSettings(tls=False, **OWN).validate()
+
+
+def test_paths_are_whole_because_every_host_must_have_them() -> None:
+    with pytest.raises(BadSettings, match=r"--tls-key key\.pem: give a whole path"):
+        ClusterSettings(**(OWN | {"tls_key": "key.pem"})).validate()
+
+
+def test_audit_files_have_a_whole_path_or_are_not_kept() -> None:
+    for audit in ("", "none", "/var/log/diskless"):
+        assert ClusterSettings(audit=audit).validate().audit == audit
+    with pytest.raises(BadSettings, match="--audit logs: give a whole path"):
+        ClusterSettings(audit="logs").validate()

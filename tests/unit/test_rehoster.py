@@ -12,7 +12,9 @@ import pytest
 
 from diskless.config import ClusterSettings, Tuning
 from diskless.errors import LaunchFailed
+from diskless.identity.keyfile import Keys
 from diskless.launch import agents, probe, ray_link, rehoster, spread
+from diskless.launch.actor import AgentState
 from diskless.launch.agents import Identity
 from diskless.launch.private_ray import NODE_PATIENCE
 from diskless.launch.quiet import PATIENCE_S
@@ -26,11 +28,13 @@ from diskless.launch.rehoster import (
 )
 from diskless.launch.seats import RayNode
 from diskless.launch.spread import Door
+from diskless.launch.supply import Supply
 from diskless.model import AgentInfo
 from tests.support import eventually
 
 GONE, SPARE = RayNode("gone", "a", "10.0.0.1"), RayNode("spare", "b", "10.0.0.2")
-IDENTITY = Identity(ClusterSettings(tuning=Tuning(repair_delay_s=1)), "c", "s")
+KEYS = Keys(cluster="c", name="default", root="s")
+IDENTITY = Identity(ClusterSettings(tuning=Tuning(repair_delay_s=1)), KEYS, one_host=False)
 CLOSED_S, SILENT_S = PATIENCE_S[Door.CLOSED], PATIENCE_S[Door.SILENT]
 
 
@@ -70,6 +74,15 @@ class Ray:
         monkeypatch.setattr(probe, "probe_nodes", lambda _: self.while_probing())
         monkeypatch.setattr(agents, "create", self._create)
         monkeypatch.setattr(agents, "give_up", self._give_up)
+        self.states: dict[int, AgentState] = {}
+        """What agents that run say of themselves."""
+        self.supplied: list[int] = []
+        monkeypatch.setattr(agents, "ask_quietly", self._ask)
+        monkeypatch.setattr(Supply, "_hand_over", lambda _, slot, __: self.supplied.append(slot))
+        monkeypatch.setattr(Supply, "_issue", lambda _: None)
+
+    def _ask(self, _: Identity, slots: Collection[int], **__: Any) -> dict[int, AgentState]:
+        return {slot: self.states[slot] for slot in slots if slot in self.states}
 
     def lose_node(self, door: Door) -> None:
         """Of slot 0; there is a spare one."""
@@ -119,7 +132,7 @@ class World:
         """Nothing is lost without these."""
         self.leads = True
         self.told: dict[int, str] = {}
-        self.rehoster = Rehoster(IDENTITY, self, one_host=False)
+        self.rehoster = Rehoster(IDENTITY, self)
 
     def look(self) -> dict[int, str]:
         asyncio.run(self.rehoster.look())
@@ -190,6 +203,23 @@ def test_one_that_changed_while_ray_took_its_time_is_not_begun_again(ray: Ray, h
     said = world.look()
     assert ray.created == []
     assert bool(said) == (how != "deposed"), "only a leader's word counts"
+
+
+def test_one_that_runs_without_keys_gets_a_ticket_and_others_do_not(ray: Ray) -> None:
+    for slot in (0, 1):
+        ray.rows[slot] = running_on(SPARE)
+    ray.states = {
+        0: AgentState(slot=0, cluster_id="c", pid=1, error="no keys", wants_keys=True),
+        1: AgentState(slot=1, cluster_id="c", pid=2),
+    }
+    world = World(agent(0, SPARE), agent(1, SPARE))
+    world.look()
+    world.look()
+    assert ray.supplied == [0], "and it has a while to redeem it"
+    ray.states[0] = AgentState(slot=0, cluster_id="other", pid=1, wants_keys=True)
+    other = World(agent(0, SPARE))
+    other.look()
+    assert ray.supplied == [0], "keys are for agents of this cluster"
 
 
 def test_one_that_is_under_way_is_not_begun_twice(ray: Ray) -> None:
