@@ -71,6 +71,9 @@ _REPLIES: dict[Kind, Any] = {
     Kind.DIFF: messages.Changes,
     Kind.USAGE: messages.Used,
     Kind.RENEW: messages.Certificate,
+    Kind.ISSUE_TOKEN: messages.Issued,
+    Kind.REVOKE_TOKEN: messages.Revoked,
+    Kind.TOKENS: messages.TokenList,
     Kind.FAULTS: messages.Planted,
 }
 _DECODERS = {kind: msgspec.json.Decoder(type_) for kind, type_ in _REPLIES.items()}

@@ -205,6 +205,7 @@ class AgentActor:
     async def _serve(self) -> None:
         # Imported here: what fails here is tried again, at the top it would be final.
         from diskless.launch.agents import Identity
+        from diskless.launch.audit import audit_dir
         from diskless.launch.certify import certificates_for
         from diskless.launch.rehoster import RayHosts
         from diskless.node import Node, NodeSettings
@@ -232,6 +233,7 @@ class AgentActor:
                     slot=args.slot,
                     hosts=(bind_host, address, socket.gethostname()),
                 ),
+                audit_dir=audit_dir(args.settings, args.cluster_id),
             ),
             hosts=RayHosts(Identity(args.settings, keys, args.one_host)),
         )

@@ -24,6 +24,7 @@ from diskless.cli import chaos as chaos_verbs
 from diskless.cli import exits, run
 from diskless.cli import snapshot as snapshot_verbs
 from diskless.cli import tls as tls_verbs
+from diskless.cli import token as token_verbs
 from diskless.cli.edge import VERBS
 from diskless.cli.status import repair_lines
 from diskless.client import descriptor
@@ -40,8 +41,10 @@ CHAOS = [["chaos", verb] for verb in chaos_verbs.command.commands]
 BENCH = [["bench", verb] for verb in bench_verbs.command.commands]
 SNAPSHOT = [["snapshot", verb] for verb in snapshot_verbs.command.commands]
 TLS = [["tls", verb] for verb in tls_verbs.command.commands]
-GROUPS = ("chaos", "bench", "snapshot", "tls")
-COMMANDS = [*([verb] for verb in VERBS if verb not in GROUPS), *CHAOS, *BENCH, *SNAPSHOT, *TLS]
+TOKEN = [["token", verb] for verb in token_verbs.command.commands]
+GROUPS = ("chaos", "bench", "snapshot", "tls", "token")
+COMMANDS = [*([verb] for verb in VERBS if verb not in GROUPS), *CHAOS, *BENCH, *SNAPSHOT]
+COMMANDS += [*TLS, *TOKEN]
 PROGRAM = [sys.executable, "-m", "diskless.cli"]
 
 
@@ -617,7 +620,7 @@ def test_log_tells_what_happened(cli: Cli, store: str, tmp_path: Path) -> None:
     cli("mv", f"{store}/a", f"{store}/b\n")
     cli("rm", f"{store}/b\n")
     lines = cli("log").text.splitlines()
-    said = [re.sub(r"^ *\d+  \d{4}-\d\d-\d\d [\d:]{8}  ", "", line) for line in lines]
+    said = [re.sub(r"^ *\d+  \d{4}-\d\d-\d\d [\d:]{8}  \S+ +", "", line) for line in lines]
     said = [text for text in said if not text.startswith("session")]
     assert said[-3:] == [
         f"put {store}/a 2.0 KiB", f"rename {store}/a to {store}/b?", f"delete {store}/b?",
