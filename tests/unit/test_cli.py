@@ -488,7 +488,7 @@ def test_an_unreadable_file_names_stripe_and_agents_and_leaves_nothing_here(
 # Status.
 
 
-def test_status_has_what_the_issue_promises(cli: Cli, store: str) -> None:
+def test_status_has_what_operators_are_promised(cli: Cli, store: str) -> None:
     status = cli("status", "--json").json
     for key in ("name", "cluster_id", "data_shards", "parity_shards", "leader", "margin",
                 "files", "bytes_logical", "bytes_stored"):  # fmt: skip
