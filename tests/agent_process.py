@@ -18,6 +18,7 @@ import psutil
 
 from diskless.client import Client, connect, descriptor
 from diskless.config import ClusterSettings
+from diskless.identity.claims import Keyring
 from diskless.malloc import keep_heap
 from diskless.node import Node, NodeSettings
 from diskless.protocol.messages import Peer
@@ -44,6 +45,10 @@ class AgentProcess:
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def resident_bytes(self) -> int:
@@ -126,8 +131,8 @@ class ProcessCluster:
         return str(self.agents[slot].begun["socket"])
 
     @property
-    def secret(self) -> str:
-        return self._secret
+    def keyring(self) -> Keyring:
+        return Keyring.from_hex(self._cluster_id, self._secret)
 
     def _start(self, slot: int) -> None:
         self.agents[slot] = AgentProcess(

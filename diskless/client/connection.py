@@ -2,7 +2,8 @@
 
 It owns its socket and nothing else. One thread at a time uses it. It never retries: it
 either gives the reply to a request or, if anything about the stream is wrong (closed,
-silent, garbled), closes itself and raises Unavailable; after that it is useless.
+silent, garbled), closes itself and raises Unavailable, or Unauthorized where the agent says that
+it will not speak to us any more; after that it is useless.
 A refusal is a reply like any other, with `error` set. Nothing of a reply is used before its
 checksum was compared.
 
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from diskless.errors import BadFrame, DisklessError, Garbled, Unavailable
+from diskless.errors import BadFrame, DisklessError, Garbled, Unauthorized, Unavailable
 from diskless.model import ClusterStatus, slot_name
 from diskless.protocol import messages
 from diskless.protocol.frames import (
@@ -40,9 +41,6 @@ from diskless.protocol.frames import (
 from diskless.protocol.messages import Kind, Peer
 
 Buffer = bytes | bytearray | memoryview
-
-_TLS_ALERT = b"\x15\x03"
-"""How what an agent that expects TLS says to a client without begins."""
 
 _REPLIES: dict[Kind, Any] = {
     Kind.HELLO: messages.Challenged,
@@ -241,8 +239,6 @@ class Connection:
         except OSError as error:
             raise self._broken(say_why(error)) from error
         if not count:
-            if self._buffer[:2] == _TLS_ALERT:
-                raise self._broken("expects TLS, and the authority of its cluster is not known")
             raise self._broken("closed the connection")
         return count
 
@@ -297,7 +293,9 @@ class Connection:
     def _unexpected(self, header: Header, meta: Buffer) -> DisklessError:
         """A gateway that refuses the connection itself has no request to name."""
         if header.kind == Kind.REFUSED:
-            return self._broken(f"refused the connection: {self._decode_refusal(meta)}")
+            refusal = self._decode_refusal(meta)
+            broken = self._broken(f"refused the connection: {refusal}")
+            return Unauthorized(str(broken)) if isinstance(refusal, Unauthorized) else broken
         return self._broken(f"sent kind {header.kind} for request {header.request}, never asked")
 
     def _broken(self, why: str, kind: type[Unavailable] = Unavailable) -> Unavailable:

@@ -173,8 +173,8 @@ class ClientDoor:
         if meta.session != visitor.session:
             try:
                 visitor.session_count = self._marks.session_count(visitor.principal, meta.session)
-            except Forbidden as error:
-                visitor.hang_up(error)  # the next guess costs a connection
+            except Forbidden:
+                visitor.unwelcome = True  # the next guess costs a connection
                 raise
             visitor.session = meta.session
         meta.session = visitor.session_count

@@ -335,7 +335,9 @@ class Gateway:
         """Raises Unauthorized."""
         pending = self.doorkeeper.challenge(Knock(hello.claims, hello.nonce), door=DOOR)
         if pending.principal.is_agent:
-            raise Unauthorized("this door is for clients and admins, not for agents")
+            raise Unauthorized(
+                "this door is for clients and admins, not for agents", why="wrong role"
+            )
         return pending
 
     def admit(self, connection: Connection) -> None:
@@ -385,6 +387,9 @@ class Gateway:
             request.connection.reply(request, *answer)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a handler raises
             request.connection.refuse(request.number, self._refusal(request, error))
+            visitor = request.connection.visitor
+            if visitor is not None and visitor.unwelcome:
+                request.connection.hang_up()
         self.requests.release(request.body_bytes)
         request.connection.answered(request)
 

@@ -15,7 +15,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from diskless.config import KIB
-from diskless.errors import BadFrame
+from diskless.errors import BadFrame, Unauthorized
+from diskless.protocol.frames import MAGIC
 
 if TYPE_CHECKING:
     from diskless.gateway.connection import Buffer, Connection
@@ -24,6 +25,9 @@ RECEIVED_BYTES = 64 * KIB
 """What is received at once, into a buffer that all connections of a gateway share."""
 ENCRYPTED_BYTES = 32 * KIB
 """What is encrypted at once: OpenSSL's buffer keeps the size that it once had."""
+
+_FRAME = MAGIC.to_bytes(2)
+"""How a frame begins that is not encrypted."""
 
 
 class TlsLayer(asyncio.BufferedProtocol):
@@ -38,6 +42,9 @@ class TlsLayer(asyncio.BufferedProtocol):
         """Whether its handshake has ended well."""
         self._over = False
         """Whether nothing more is decrypted or encrypted."""
+        self._first = True
+        self._plain = False
+        """Whether the other side turned out not to encrypt."""
         self._reading = True
         self._resuming = False
 
@@ -51,9 +58,26 @@ class TlsLayer(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if not self._over:
-            self._incoming.write(self._buffer[:nbytes])
-            self._take_in()
+        if self._over:
+            return
+        if self._first:
+            self._first = False
+            if self._buffer[:2] == _FRAME and nbytes >= len(_FRAME):
+                self._refuse_plain()
+                return
+        self._incoming.write(self._buffer[:nbytes])
+        self._take_in()
+
+    def _refuse_plain(self) -> None:
+        """A client that does not encrypt would only see that it is not understood."""
+        self._over = self._plain = True
+        self._above.refuse_and_close(
+            Unauthorized(
+                "this agent speaks TLS alone, and you do not know the authority of its cluster: "
+                "use the cluster's descriptor, or set DISKLESS_CA",
+                why="no TLS",
+            )
+        )
 
     def pause_writing(self) -> None:
         self._above.pause_writing()
@@ -130,6 +154,8 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def writelines(self, parts: "Iterable[Buffer]") -> None:
         """Before the handshake has ended there is nobody to tell anything."""
+        if self._plain:
+            self._below.writelines(parts)
         if not self._shaken:
             return
         encrypted: list[bytes] = []

@@ -179,7 +179,7 @@ class AgentServer:
         except DisklessError as error:
             await self._refuse(context, error)
         else:
-            await context.send_initial_metadata(((CHALLENGE_KEY, challenge),))
+            context.set_trailing_metadata(((CHALLENGE_KEY, challenge),))
 
     async def _admit(
         self, context: grpc.aio.ServicerContext, method: str, *more: tuple[str, str]

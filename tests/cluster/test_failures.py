@@ -7,13 +7,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import grpc
+import msgspec
 import pytest
 
 import diskless
 from diskless.client import Client
-from diskless.client import connection as connections
+from diskless.client.descriptor import load
+from diskless.client.greeting import Greeter
 from diskless.config import KIB, MIB
 from diskless.errors import (
     AlreadyExists,
@@ -23,6 +26,7 @@ from diskless.errors import (
     Unavailable,
     UploadLost,
 )
+from diskless.identity.claims import Credential
 from diskless.launch.local import LocalCluster
 from diskless.model import Extent, slot_name
 from diskless.namespace import queries as q
@@ -349,32 +353,30 @@ def _wait_for(cluster: LocalCluster, slot: int, *, up: bool) -> None:
 
 
 @pytest.mark.parametrize("door", ["unix", "tcp"])
-@pytest.mark.parametrize("secret", ["", "wrong"])
-def test_a_client_without_the_secret_is_refused(
-    start: StartCluster, door: str, secret: str
-) -> None:
+def test_a_client_with_a_wrong_key_is_refused(start: StartCluster, door: str) -> None:
     cluster = start()
     node = cluster.nodes[2]
     socket = node.settings.socket_path if door == "unix" else ""
     gateway = node.gateway_address if door == "tcp" else ""
     peer = Peer(2, gateway, socket, "localhost", True)
     deadline = time.monotonic() + 5
-    with pytest.raises(Unauthorized):
-        connections.connect(peer, cluster="", secret=secret, client="stranger", deadline=deadline)
-    connections.connect(
-        peer, cluster="", secret=cluster.secret, client="friend", deadline=deadline
-    ).close()
+    known = load(cluster.settings.name)
+    wrong = msgspec.structs.replace(known, secret="00" * 32)
+    with pytest.raises(Unauthorized, match="is not an agent of cluster"):
+        Greeter(wrong).connect(peer, client="stranger", deadline=deadline)
+    Greeter(known).connect(peer, client="friend", deadline=deadline).close()
 
 
-def test_connecting_with_the_wrong_secret_says_so(
-    start: StartCluster, monkeypatch: pytest.MonkeyPatch
+def test_connecting_with_a_wrong_token_says_so(
+    start: StartCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cluster = start()
-    monkeypatch.setenv("DISKLESS_SECRET", "wrong")
-    with pytest.raises(Unauthorized, match="secret"):
-        diskless.connect(f"diskless://{cluster.nodes[1].gateway_address}/")
-    monkeypatch.setenv("DISKLESS_SECRET", cluster.secret)
-    with diskless.connect(f"diskless://{cluster.nodes[1].gateway_address}/") as client:
+    uri = f"diskless://{cluster.nodes[1].gateway_address}/"
+    monkeypatch.setenv("DISKLESS_HOME", str(tmp_path))
+    wrong = Credential(cluster.keyring.client("q").text, bytes(32)).token
+    with pytest.raises(Unauthorized, match="is not an agent of cluster"):
+        diskless.connect(uri, token=wrong)
+    with diskless.connect(uri, token=cluster.token()) as client:
         client.write("/a", b"1")
 
 

@@ -95,8 +95,8 @@ def test_agents_at_ipv6_addresses_reach_each_other_and_are_reached(
     monkeypatch.setattr("diskless.launch.local.NodeSettings", at_ipv6)
     cluster = start(tuning=CALM)
     assert cluster.nodes[0].address.startswith("[::1]:")
-    monkeypatch.setenv("DISKLESS_SECRET", cluster.secret)
-    with diskless.connect(f"diskless://{cluster.nodes[0].gateway_address}/") as store:
+    uri = f"diskless://{cluster.nodes[0].gateway_address}/"
+    with diskless.connect(uri, token=cluster.token()) as store:
         store.write("/a", b"1")
         eventually(lambda: all_up(cluster))
         assert store.read("/a") == b"1"

@@ -1,259 +1,369 @@
-"""Revoked names reach every agent, whoever dies; whose events are; the audit files of voters."""
+"""Clients with tokens on real clusters: their own paths, and nothing else by any way."""
 
-import json
-from itertools import combinations
+import socket
+import threading
+import time
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import fsspec
 import pytest
 
-from diskless.agent.revoked import PART_MAX
+import diskless
 from diskless.client import Client
-from diskless.errors import AlreadyExists, Forbidden, Unauthorized
+from diskless.client.descriptor import load
+from diskless.client.greeting import Greeter
+from diskless.config import KIB, MIB
+from diskless.errors import DisklessError, Forbidden, NotFound, Unauthorized
+from diskless.gateway.server import STRANGERS_MAX
 from diskless.launch.local import LocalCluster
-from diskless.namespace import commands as c
-from diskless.namespace.events import EVENTS_MAX
-from diskless.node import Node
+from diskless.protocol import messages as m
+from diskless.protocol.messages import Kind
+from tests.cluster.test_comeback import Hand
 from tests.conftest import Connect, StartCluster
-from tests.support import eventually, kill, leader, on_loop
+from tests.support import BRISK, STRIPED, content, eventually, on_loop
 
-AGENTS, M, K = 7, 2, 2
-"""Five of them vote."""
-SHAPE = {"agents": AGENTS, "data_shards": M, "parity_shards": K}
-
-
-def knowing(cluster: LocalCluster, *names: str) -> list[int]:
-    """The slots of agents that know that all these are revoked."""
-
-    def find() -> list[int]:
-        nodes = cluster.nodes.items()
-        return [slot for slot, node in nodes if all(name in node.revoked for name in names)]
-
-    return sorted(on_loop(cluster, find))
-
-
-def test_a_revoked_name_reaches_all_agents_voters_or_not(
-    start: StartCluster, connect: Connect
-) -> None:
-    cluster = start(**SHAPE)
-    client = connect(cluster)
-    assert knowing(cluster) == sorted(cluster.nodes)
-    assert all(node.revoked.known for node in cluster.nodes.values())
-    assert client.issue_token("q1", paths=["/a"], writes=True, expires_s=2 * 10**9)
-    assert not client.issue_token("q1", paths=["/a"], writes=True, expires_s=2 * 10**9)
-    with pytest.raises(AlreadyExists, match="q1"):
-        client.issue_token("q1", paths=["/b"], writes=True, expires_s=2 * 10**9)
-    assert knowing(cluster, "q1") == []
-    client.revoke_token("q1")
-    client.revoke_token("never-registered")
-    eventually(lambda: knowing(cluster, "q1", "never-registered") == sorted(cluster.nodes))
-    states = {token.name: token.state(0) for token in client.tokens()}
-    assert states == {"q1": "revoked", "never-registered": "revoked"}
-
-
-@pytest.mark.parametrize("lost", [*combinations(range(AGENTS), K)][::4], ids=str)
-def test_revocations_survive_k_losses_and_reach_those_who_come_back(
-    start: StartCluster, connect: Connect, lost: tuple[int, ...]
-) -> None:
-    cluster = start(**SHAPE)
-    client = connect(cluster)
-    client.revoke_token("before")
-    kill(cluster, *lost)
-    client.revoke_token("meanwhile")
-    eventually(lambda: knowing(cluster, "before", "meanwhile") == sorted(cluster.nodes))
-    cluster.revive(*lost)
-    assert knowing(cluster, "before", "meanwhile") == list(range(AGENTS))
-
-
-def test_a_new_leader_goes_on_and_a_voter_that_lost_its_memory_gets_the_list(
-    start: StartCluster, connect: Connect
-) -> None:
-    """The leader goes, again and again: nobody remembers by having been there."""
-    cluster = start(**SHAPE)
-    client = connect(cluster)
-    names: list[str] = []
-    for _ in range(cluster.settings.voters):
-        slot = leader(cluster).slot
-        names.append(f"under-{len(names)}")
-        client.revoke_token(names[-1])
-        kill(cluster, slot)
-        names.append(f"after-{len(names)}")
-        client.revoke_token(names[-1])
-        cluster.revive(slot)
-        eventually(lambda: knowing(cluster, *names) == list(range(AGENTS)))
-    assert [token.name for token in client.tokens()] == sorted(names)
-    versions = {node.revoked.version for node in cluster.nodes.values()}
-    assert versions == {len(names)}
-
-
-def test_an_agent_serves_nobody_before_it_knows_a_long_list(
-    start: StartCluster, connect: Connect
-) -> None:
-    cluster = start(**SHAPE)
-    client = connect(cluster)
-    count = 3 * PART_MAX + 7
-    execute = leader(cluster).replica.execute
-
-    async def revoke_many() -> None:
-        for number in range(count):
-            await execute(c.RevokeToken(f"name-{number}"))
-
-    cluster.run(revoke_many())
-    eventually(lambda: {n.revoked.version for n in cluster.nodes.values()} == {count})
-    learned: list[tuple[bool, int]] = []
-    for slot in (AGENTS - 1, leader(cluster).slot):
-        kill(cluster, slot)
-        cluster.run(cluster._start(slot))
-        node = cluster.nodes[slot]
-        watch_roster(node, learned)
-        cluster.run(node.recover())
-        cluster.run(node.ready(30.0))
-        assert len(node.revoked) == count
-    assert learned
-    assert set(learned) == {(True, count)}, "no roster is learned before the list is known"
-    client.write("/a", b"1")
-
-
-def watch_roster(node: Node, learned: list[tuple[bool, int]]) -> None:
-    update = node.roster.update
-
-    def noting(**news: Any) -> None:
-        learned.append((node.revoked.known, len(node.revoked)))
-        update(**news)
-
-    node.roster.update = noting  # type: ignore[method-assign]
-
-
-def test_whoever_listens_is_told_on_every_agent(start: StartCluster, connect: Connect) -> None:
-    cluster = start(**SHAPE)
-    told: set[int] = set()
-    for slot, node in cluster.nodes.items():
-        on_loop(
-            cluster, lambda slot=slot, node=node: node.revoked.on_change(lambda: told.add(slot))
-        )
-    connect(cluster).revoke_token("q1")
-    eventually(lambda: told == set(range(AGENTS)))
-
-
-# Whose events are, and audit files.
+BIG = content(3 * MIB + 17)
+SMALL = replace(BRISK, inline_bytes_max=0)
 
 
 @pytest.fixture
-def audited(start: StartCluster, tmp_path: Path) -> LocalCluster:
-    return start(agents=3, data_shards=1, parity_shards=1, audit_dir=str(tmp_path / "audit"))
+def cluster(start: StartCluster) -> LocalCluster:
+    return start(agents=4, data_shards=2, parity_shards=1, tuning=STRIPED)
 
 
-def lines(tmp_path: Path, slot: int) -> list[dict[str, Any]]:
-    path = tmp_path / "audit" / f"audit-agent-{slot}.log"
-    return [json.loads(line) for line in path.read_text().splitlines()]
+class TokenHand(Hand):
+    """A client, step by step, with a token."""
+
+    def __init__(self, cluster: LocalCluster, slot: int, token: str) -> None:
+        node = cluster.nodes[slot]
+        peer = m.Peer(slot, node.gateway_address, node.settings.socket_path, "localhost", True)
+        known = m.msgspec.structs.replace(load(cluster.settings.name), token=token)
+        deadline = time.monotonic() + 60
+        self.connection = Greeter(known).connect(peer, client="test", deadline=deadline)
 
 
-def texts(client: Client, **wanted: Any) -> list[str]:
-    return [event.text for event in client.events(**wanted)]
+def names(client: Client, path: str) -> list[str]:
+    return [entry.path for entry in client.list(path)]
 
 
-def test_events_say_whose_they_are_and_are_chosen_by_that(
-    audited: LocalCluster, connect: Connect
+# Paths.
+
+
+def test_a_token_works_below_its_path_and_nowhere_else(
+    cluster: LocalCluster, connect: Connect
 ) -> None:
-    client = connect(audited)
-    client.write("/a/1", b"1")
-    client.rename("/a/1", "/b")
-    client.drain(2)
-    client.drain(2, undo=True)
-    own = [event for event in client.events(who="admin") if event.kind != "session"]
-    assert [event.text for event in own] == [
-        "put /a/1 1 B", "rename /a/1 to /b", "agent-2 drains", "agent-2 drains no more",
-    ]  # fmt: skip
-    assert texts(client, path="/b") == ["rename /a/1 to /b"]
-    assert texts(client, path="/a/1") == ["put /a/1 1 B", "rename /a/1 to /b"]
-    assert texts(client, who="nobody") == []
-    assert all(event.who == "" for event in client.events() if event.kind in ("up", "limit"))
+    admin = connect(cluster)
+    admin.write("/p/q2/secret", BIG)
+    admin.write("/top", b"1")
+    client = connect(cluster, token=cluster.token("/p/q1"))
+    client.write("/p/q1/small", b"s")
+    client.write("/p/q1/big", BIG)
+    with client.open("/p/q1/streamed", "wb") as file:
+        file.write(BIG)
+    client.write_many({"/p/q1/a": b"1", "/p/q1/b": b"2"})
+    client.mkdirs("/p/q1/d/e")
+    client.rename("/p/q1/a", "/p/q1/d/a")
+    assert client.read("/p/q1/big") == client.read("/p/q1/streamed") == BIG
+    assert client.read("/p/q1/big", MIB, 100) == BIG[MIB : MIB + 100]
+    assert client.delete("/p/q1/b")
+    assert client.summary("/p/q1").files == 4
+    for refused in (
+        lambda: client.read("/p/q2/secret"),
+        lambda: client.stat("/p/q2/secret"),
+        lambda: client.exists("/p/q2/none"),
+        lambda: list(client.list("/p/q2")),
+        lambda: client.write("/p/q2/x", b"1"),
+        lambda: client.write("/p/q2/x", BIG),
+        lambda: client.write_many({"/p/q1/x": b"1", "/p/q2/x": b"1"}),
+        lambda: client.write_many({"/p/q1/x": BIG, "/p/q2/x": b"1"}),
+        lambda: client.rename("/p/q1/small", "/p/q2/x"),
+        lambda: client.rename("/p/q2/secret", "/p/q1/x"),
+        lambda: client.rename("/p/q1", "/p/q1-moved"),
+        lambda: client.clone("/p/q2", "/p/q1/x"),
+        lambda: client.clone("/p/q1/small", "/p/q2/x"),
+        lambda: client.delete("/p", recursive=True),
+        lambda: client.mkdirs("/p/q2/d"),
+        lambda: client.summary("/p"),
+        lambda: client.own_bytes("/"),
+        lambda: client.drain(3),
+    ):
+        with pytest.raises(Forbidden, match=r"token 'client'"):
+            refused()
+    assert not admin.exists("/p/q1/x")
+    assert names(admin, "/p/q2") == ["/p/q2/secret"]
 
 
-def test_what_the_leader_forgot_is_in_its_file_and_in_the_next_leaders_too(
-    audited: LocalCluster, connect: Connect, tmp_path: Path
+def test_a_token_to_read_reads(cluster: LocalCluster, connect: Connect) -> None:
+    connect(cluster).write("/p/q1/big", BIG)
+    reader = connect(cluster, token=cluster.token("/p/q1", writes=False))
+    assert reader.read("/p/q1/big") == BIG
+    for refused in (
+        lambda: reader.write("/p/q1/x", b"1"),
+        lambda: reader.write("/p/q1/x", BIG),
+        lambda: reader.delete("/p/q1/big"),
+        lambda: reader.snapshot("/p/q1"),
+    ):
+        with pytest.raises(Forbidden, match="may only read"):
+            refused()
+
+
+def test_above_its_paths_a_token_sees_only_the_way(cluster: LocalCluster, connect: Connect) -> None:
+    admin = connect(cluster)
+    admin.write_many({f"/p/{name}/f": b"1" for name in ("a", "q1", "q2", "q3", "z")})
+    admin.write("/file", b"1")
+    token = cluster.token("/p/q1", "/p/q3/f", "/p/not-yet", "/file/below")
+    client = connect(cluster, token=token)
+    assert names(client, "/") == ["/p"]
+    assert names(client, "/p") == ["/p/q1", "/p/q3"]
+    assert names(client, "/p/q3") == ["/p/q3/f"]
+    assert client.stat("/p").directory
+    with pytest.raises(Forbidden):
+        client.stat("/file")  # a file is no way
+    with pytest.raises(Forbidden):
+        list(client.list("/file"))
+    hand = TokenHand(cluster, 1, token)
+    page = hand.done(Kind.LIST, m.List("/p", "", 1))
+    assert ([one.path for one in page.entries], page.more) == (["/p/q1"], True)
+    page = hand.done(Kind.LIST, m.List("/p", "q1", 1))
+    assert ([one.path for one in page.entries], page.more) == (["/p/q3"], False)
+    assert hand.done(Kind.LIST, m.List("/p", "q3", 5)).entries == []
+
+
+def test_a_way_that_is_not_there_is_not_found(cluster: LocalCluster, connect: Connect) -> None:
+    client = connect(cluster, token=cluster.token("/deep/down/here"))
+    assert names(client, "/") == []
+    with pytest.raises(NotFound):
+        list(client.list("/deep"))
+    client.write("/deep/down/here/f", b"1")
+    assert names(client, "/deep") == ["/deep/down"]
+
+
+def test_snapshots_belong_to_their_directory(cluster: LocalCluster, connect: Connect) -> None:
+    admin = connect(cluster)
+    admin.write_many({"/p/q1/f": b"then", "/p/q2/f": b"then"})
+    admin.snapshot("/p", "above")
+    admin.snapshot("/p/q2", "beside")
+    for number in range(30):
+        admin.snapshot("/p/q2", f"more-{number}")
+    client = connect(cluster, token=cluster.token("/p/q1"))
+    client.snapshot("/p/q1", "own")
+    client.write("/p/q1/f", b"now", overwrite=True)
+    assert client.read("/p/q1/.snapshot/own/f") == b"then"
+    assert [change.path for change in client.diff("/p/q1", "own")] == ["f"]
+    assert [one.name for one in client.snapshots()] == ["own"]
+    assert [one.name for one in client.snapshots("/p/q1")] == ["own"]
+    hand = TokenHand(cluster, 0, cluster.token("/p/q1"))
+    page = hand.done(Kind.SNAPSHOTS, m.Snapshots("", 0, 2))  # by pages of others'
+    assert [one.name for one in page.snapshots] == ["own"]
+    client.clone("/p/q1/.snapshot/own/f", "/p/q1/back")
+    assert client.read("/p/q1/back") == b"then"
+    client.rollback("/p/q1", "own")
+    assert client.read("/p/q1/f") == b"then"
+    for refused in (
+        lambda: client.read("/p/.snapshot/above/q1/f"),
+        lambda: list(client.list("/p/.snapshot")),
+        lambda: client.rollback("/p/q2", "beside"),
+        lambda: client.rollback("/p", "above"),
+        lambda: client.delete_snapshots("/p/q2", "beside"),
+        lambda: client.rename_snapshot("/p/q2", "beside", "x"),
+        lambda: client.snapshot_cut(["/p/q1", "/p/q2"]),
+        lambda: list(client.diff("/p/q2", "beside")),
+        lambda: list(client.snapshots("/p/q2")),
+        lambda: client.clone("/p/.snapshot/above/q2", "/p/q1/x"),
+    ):
+        with pytest.raises(Forbidden):
+            refused()
+
+
+def test_a_cut_is_rolled_back_by_who_covers_all_of_it(
+    cluster: LocalCluster, connect: Connect
 ) -> None:
-    client = connect(audited)
-    count = EVENTS_MAX + 500
-    client.write("/first", b"1")
-    execute = leader(audited).replica.execute
-
-    async def put_many() -> None:
-        session = (await execute(c.OpenSession("q7")))[0].number
-        for number in range(1, count + 1, 100):
-            puts = tuple(
-                c.Put(session, n, False, (c.NewFile(f"/q7/{n}", 1, 1, b"x"),))
-                for n in range(number, number + 100)
-            )
-            await execute(c.Commit((), puts))
-
-    audited.run(put_many())
-    expected = [f"put /q7/{n} 1 B" for n in range(1, count + 1)]
-    memory = leader(audited).replica.events
-    assert "put /first 1 B" not in [event.text for event in memory.newest_first()]
-    assert texts(client, path="/first") == ["put /first 1 B"]
-    assert texts(client, who="q7", path="/q7", limit=5000) == expected
-    assert texts(client, who="q7", path="/q7", limit=300) == expected[-300:]
-    client.write("/last", b"1")
-    late = client.events(limit=1)[0]
-    assert texts(client, since_ms=late.time_ms, path="/last") == ["put /last 1 B"]
-    slot = leader(audited).slot
-    kill(audited, slot)
-    assert texts(client, who="q7", path="/q7", limit=5000) == expected
-    audited.revive(slot)
-    client.write("/afterwards", b"1")
-
-    def has_a_gap() -> bool:
-        kinds = [line["kind"] for line in lines(tmp_path, slot)]
-        return "gap" in kinds and "put" in kinds[kinds.index("gap") :]
-
-    eventually(has_a_gap)
-    files = [{line["text"] for line in lines(tmp_path, one)} for one in range(3)]
-    assert all({"put /first 1 B", "put /afterwards 1 B", *expected} <= found for found in files)
+    admin = connect(cluster)
+    admin.write_many({f"/p/q{n}/f": b"then" for n in range(3)})
+    admin.snapshot_cut(["/p/q0", "/p/q1"], "both")
+    admin.write_many({f"/p/q{n}/f": b"now" for n in range(3)}, overwrite=True)
+    one = connect(cluster, token=cluster.token("/p/q0"))
+    with pytest.raises(Forbidden, match="/p/q1 is not covered"):
+        one.rollback_cut("both")
+    with pytest.raises(NotFound):
+        one.rollback_cut("none")
+    assert admin.read("/p/q0/f") == b"now"
+    connect(cluster, token=cluster.token("/p/q0", "/p/q1")).rollback_cut("both")
+    assert [admin.read(f"/p/q{n}/f") for n in range(3)] == [b"then", b"then", b"now"]
 
 
-def test_without_audit_files_the_leader_tells_what_it_remembers(
-    start: StartCluster, connect: Connect
+def test_events_of_other_paths_are_not_told(cluster: LocalCluster, connect: Connect) -> None:
+    admin = connect(cluster)
+    admin.write("/p/q2/other", b"1")
+    client = connect(cluster, token=cluster.token("/p/q1"))
+    client.write("/p/q1/own", b"1")
+    assert any("/p/q2/other" in event.text for event in admin.events())
+    assert not any("q2" in event.text or "agent-" in event.text for event in client.events())
+
+
+# Bytes.
+
+
+def test_only_extents_of_opened_files_are_read(cluster: LocalCluster, connect: Connect) -> None:
+    admin = connect(cluster)
+    admin.write("/p/q2/secret", BIG)
+    admin.write("/p/q1/own", BIG)
+    secret = Hand(cluster, 0).done(Kind.OPEN, m.Open("/p/q2/secret")).extents
+    assert all(extent.mark == "" for extent in secret)
+    token = cluster.token("/p/q1")
+    own = TokenHand(cluster, 0, token).done(Kind.OPEN, m.Open("/p/q1/own")).extents
+    hand = TokenHand(cluster, 3, token)  # another agent, which has not opened it
+    reply = hand.ask(Kind.READ, m.Read([own[0]]))
+    assert bytes(reply.payload) == BIG[: own[0].length]
+    stolen = m.MarkedExtent(secret[0].stripe, secret[0].offset, secret[0].length, own[0].mark)
+    wider = m.msgspec.structs.replace(own[0], length=own[0].length + 1)
+    for extents in ([secret[0]], [own[0], secret[0]], [stolen], [wider]):
+        with pytest.raises(Forbidden, match="no file that was opened with this token"):
+            hand.done(Kind.READ, m.Read(list(extents)))
+    other = TokenHand(cluster, 0, cluster.token("/p", name="other"))
+    with pytest.raises(Forbidden):
+        other.done(Kind.READ, m.Read([own[0]]))  # another's mark, of a file that it may open
+    assert bytes(Hand(cluster, 3).ask(Kind.READ, m.Read([secret[0]])).payload)
+
+
+def test_an_upload_is_resumed_by_who_wrote_it(cluster: LocalCluster) -> None:
+    token = cluster.token("/p/q1")
+    sealed = TokenHand(cluster, 0, token).seal(bytes(STRIPED.stripe_bytes))
+    size = sealed[0].payload_bytes
+    thief = TokenHand(cluster, 1, cluster.token("/p/q1", name="thief"))
+    with pytest.raises(Forbidden, match="not sealed for 'thief'"):
+        thief.done(Kind.WRITE, m.Write(5, size, list(sealed[:1])), b"x")
+    again = TokenHand(cluster, 1, token)
+    written = again.done(Kind.WRITE, m.Write(5, size, list(sealed[:1])), b"x")
+    assert written.received == size + 1
+
+
+# Sessions.
+
+
+def test_nobody_uses_anothers_session(cluster: LocalCluster) -> None:
+    """Whoever did could answer the other's next put before it comes: it would be taken for a
+    repeat, acknowledged and never carried out."""
+    victim = TokenHand(cluster, 0, cluster.token("/p/q1"))
+    session = victim.done(Kind.SESSION, m.Empty()).session
+    victim.done(Kind.MKDIRS, m.Mkdirs(session, 1, "/p/q1/d"))
+    thief_token = cluster.token("/p/q2", name="thief")
+    for guess in (session, session & 0x3FFFFFFF, session ^ (1 << 40), 1, 0):
+        thief = TokenHand(cluster, 1, thief_token)
+        with pytest.raises(DisklessError) as refused:
+            thief.done(Kind.MKDIRS, m.Mkdirs(guess, 2, "/p/q2/d"))
+        assert "session" in str(refused.value)
+        with pytest.raises(DisklessError):  # A second guess costs another connection.
+            thief.done(Kind.STAT, m.Stat("/p/q2"))
+    assert victim.done(Kind.MKDIRS, m.Mkdirs(session, 2, "/p/q1/e")).created
+    assert victim.done(Kind.MKDIRS, m.Mkdirs(session, 2, "/p/q1/e")).created  # a repeat
+
+
+def test_a_session_is_good_at_every_agent_and_after_a_new_leader(
+    cluster: LocalCluster,
 ) -> None:
-    client = connect(start(agents=3, data_shards=1, parity_shards=1))
-    client.write("/a", b"1")
-    assert texts(client, path="/a", limit=10**5) == ["put /a 1 B"]
+    token = cluster.token("/p/q1")
+    first = TokenHand(cluster, 0, token)
+    session = first.done(Kind.SESSION, m.Empty()).session
+    assert first.done(Kind.MKDIRS, m.Mkdirs(session, 1, "/p/q1/a")).created
+    for slot in range(4):
+        hand = TokenHand(cluster, slot, token)
+        assert hand.done(Kind.MKDIRS, m.Mkdirs(session, 1, "/p/q1/a")).created
+        assert hand.done(Kind.MKDIRS, m.Mkdirs(session, 2 + slot, f"/p/q1/{slot}")).created
 
 
-def test_refused_attempts_are_counted_over_all_agents_and_in_the_files(
-    audited: LocalCluster, connect: Connect, tmp_path: Path
+# Who comes how.
+
+
+def test_revoked_and_expired_tokens_are_refused(cluster: LocalCluster, connect: Connect) -> None:
+    client = connect(cluster, token=cluster.token("/p/q1", name="lost"))
+    client.write("/p/q1/f", b"1")
+    for node in cluster.nodes.values():
+        node.doorkeeper.revoked = {"lost"}
+        on_loop(cluster, node.gateway.recheck)
+    with pytest.raises(Unauthorized, match="'lost' was revoked"):
+        client.read("/p/q1/f")
+    expired = cluster.keyring.client("old", paths=["/p"], expires_s=1).token
+    with pytest.raises(Unauthorized, match="'old' has expired"):
+        cluster.connect(token=expired)
+    assert connect(cluster).read("/p/q1/f") == b"1"
+
+
+def test_fsspec_takes_a_token_from_a_file(
+    cluster: LocalCluster, connect: Connect, tmp_path: Path
 ) -> None:
-    client = connect(audited)
-    assert client.status().refused == {}
-    for node in audited.nodes.values():
-        for error in (Unauthorized("wrong key"), Forbidden("/a is not covered")):
-            on_loop(
-                audited,
-                lambda node=node, error=error: node.refusals.note("gateway", error, "somebody"),
-            )
-    on_loop(audited, lambda: audited.nodes[1].refusals.note("lane", Unauthorized("no"), "it"))
-    eventually(lambda: client.status().refused == {"Unauthorized": 4, "Forbidden": 3})
-    expected = [
-        "gateway: somebody: Unauthorized: wrong key",
-        "gateway: somebody: Forbidden: /a is not covered",
-    ]
-
-    def refused(slot: int) -> list[str]:
-        return [line["text"] for line in lines(tmp_path, slot) if line["kind"] == "refused"]
-
-    eventually(lambda: refused(2) == expected)
-    eventually(lambda: refused(1) == [*expected, "lane: it: Unauthorized: no"])
-    assert not any("wrong key" in text for text in texts(client))
+    connect(cluster).write("/other", b"1")
+    (tmp_path / "token").write_text(cluster.token("/p/q1"))
+    files = fsspec.filesystem(
+        "diskless",
+        cluster=cluster.uri,
+        token_file=str(tmp_path / "token"),
+        skip_instance_cache=True,
+    )
+    files.pipe("/p/q1/f", b"1")
+    assert files.cat("/p/q1/f") == b"1"
+    assert files.find("/") == ["/p/q1/f"]
+    with pytest.raises(PermissionError):
+        files.cat("/other")
+    assert cluster.token("/p/q1") not in files.to_json()
 
 
-def test_a_broken_disk_costs_lines_and_no_command(
-    start: StartCluster, connect: Connect, tmp_path: Path
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_client_elsewhere_needs_an_address_a_token_and_the_authority(
+    start: StartCluster, tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = tmp_path / "audit"
-    broken.write_text("no directory")
-    cluster = start(agents=3, data_shards=1, parity_shards=1, audit_dir=str(broken))
+    cluster = start(agents=4, data_shards=2, parity_shards=1, tuning=SMALL, tls=tls)
+    for node in cluster.nodes.values():
+        Path(node.settings.socket_path).unlink()
+    uri = f"diskless://{cluster.nodes[1].gateway_address}/"
+    monkeypatch.setenv("DISKLESS_HOME", str(tmp_path))
+    token = cluster.token("/p/q1")
+    if cluster.authority is not None:
+        with pytest.raises(Unauthorized, match="speaks TLS alone"):
+            diskless.connect(uri, token=token)
+        (tmp_path / "ca.pem").write_bytes(cluster.authority.chain)
+        monkeypatch.setenv("DISKLESS_CA", str(tmp_path / "ca.pem"))
+    with diskless.connect(uri, token=token) as client:
+        client.write("/p/q1/big", BIG)
+        assert client.read("/p/q1/big") == BIG
+        assert len(client.agents()) == 4
+
+
+# Crowds.
+
+
+@pytest.mark.parametrize("door", ["unix", "tcp", "tls"])
+def test_three_thousand_strangers_beside_a_workload_fail_none_of_it(
+    start: StartCluster, connect: Connect, door: str
+) -> None:
+    cluster = start(agents=4, data_shards=2, parity_shards=1, tuning=BRISK, tls=door == "tls")
     client = connect(cluster)
-    for number in range(20):
-        client.write(f"/{number}", b"1")
-    eventually(lambda: client.status().audit_dropped >= 3 * 20)
-    assert len(texts(client, path="/7")) == 1
+    done, written = threading.Event(), [0]
+
+    def work() -> None:
+        while not done.is_set():
+            client.write(f"/w/{written[0]}", b"x" * KIB)
+            written[0] += 1
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    gateway = cluster.nodes[0].gateway
+    with ExitStack() as stack:
+        stack.callback(worker.join)
+        stack.callback(done.set)
+        for _ in range(3000):
+            family = socket.AF_UNIX if door == "unix" else socket.AF_INET
+            stranger = stack.enter_context(closing(socket.socket(family)))
+            stranger.settimeout(20)
+            stranger.connect(
+                gateway.unix_path if door == "unix" else ("127.0.0.1", gateway.tcp_port)
+            )
+            with suppress(OSError):
+                stranger.sendall(b"\xd1")
+        before = written[0]
+        eventually(lambda: written[0] > before + 20)
+        assert on_loop(cluster, lambda: len(gateway._strangers)) <= STRANGERS_MAX
+        assert on_loop(cluster, lambda: len(gateway._connections)) <= STRANGERS_MAX + 20
+    assert len(list(client.list("/w"))) == written[0]

@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,14 +18,10 @@ from diskless.identity.certificates import (
 )
 from diskless.rpc.services import MEMBERSHIP
 from diskless.rpc.tls import Tls
-from tests.unit.agents import agent, beat, calling
+from tests.unit.agents import agent, beat, calling, run
 from tests.unit.voters import AUTHORITY, OTHER_KEY, certificates, tls_of
 
 OTHER_AUTHORITY = make_authority("test", "c1")
-
-
-def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(work())
 
 
 def expired(slot: int) -> Tls:

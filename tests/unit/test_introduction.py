@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -50,14 +50,11 @@ from tests.unit.agents import (
     free_port,
     impostor,
     refused_with,
+    run,
 )
 from tests.unit.voters import DEADLINE_S, KEYRING, OTHER_CLUSTER, OTHER_KEY
 
 OURS = format_protocol(PROTOCOL)
-
-
-def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(work())
 
 
 def facts(at: str, /, **changed: Any) -> Facts:
@@ -134,8 +131,7 @@ async def knock(address: str, credential: Credential, **changed: Any) -> Challen
         call = channel.stream_stream(KNOCK_METHOD)(
             metadata=(*about.metadata, given), timeout=DEADLINE_S
         )
-        said = dict(await call.initial_metadata()).get(CHALLENGE_KEY)
-        await call.code()
+        said = dict(await call.trailing_metadata()).get(CHALLENGE_KEY)
     return None if said is None else msgspec.msgpack.decode(said, type=Challenge)
 
 
@@ -150,7 +146,7 @@ def test_a_recorded_handshake_opens_nothing_again() -> None:
             )
             async with grpc.aio.insecure_channel(there.address) as channel:
                 call = channel.stream_stream(KNOCK_METHOD)(metadata=first)
-                said = dict(await call.initial_metadata())[CHALLENGE_KEY]
+                said = dict(await call.trailing_metadata())[CHALLENGE_KEY]
                 challenge = msgspec.msgpack.decode(said, type=Challenge)
                 proof = caller.answer(challenge)
                 assert proof is not None
@@ -203,17 +199,18 @@ def test_an_agent_from_before_there_were_knocks_hears_what_is_wrong() -> None:
 # With an impostor in an agent's place
 
 
-async def _no_challenge(_: grpc.aio.ServicerContext) -> None:
-    pass
+async def _silence(_: grpc.aio.ServicerContext) -> None:
+    await asyncio.Event().wait()
 
 
 async def _made_up(context: grpc.aio.ServicerContext) -> None:
     said = msgspec.msgpack.encode(Challenge(1, "0" * 32, "0" * 64))
-    await context.send_initial_metadata(((CHALLENGE_KEY, said), (WELCOME_KEY, said)))
+    await context.send_initial_metadata(((WELCOME_KEY, said),))
+    context.set_trailing_metadata(((CHALLENGE_KEY, said),))
 
 
 async def _garbage(context: grpc.aio.ServicerContext) -> None:
-    await context.send_initial_metadata(((CHALLENGE_KEY, b"\xc1"),))
+    context.set_trailing_metadata(((CHALLENGE_KEY, b"\xc1"),))
 
 
 async def _refusal(context: grpc.aio.ServicerContext) -> None:
@@ -226,7 +223,7 @@ async def _mirror(context: grpc.aio.ServicerContext) -> None:
     data = given.get(KNOCK_KEY, b"")
     nonce = msgspec.msgpack.decode(data, type=Knock).nonce
     said = msgspec.msgpack.encode(Challenge(1, nonce, nonce * 2))
-    await context.send_initial_metadata(((CHALLENGE_KEY, said),))
+    context.set_trailing_metadata(((CHALLENGE_KEY, said),))
 
 
 @pytest.mark.parametrize("answer", [_made_up, _garbage, _refusal, _mirror])
@@ -279,7 +276,7 @@ def test_an_impostor_that_never_ends_a_knock_does_not_make_us_wait_for_ever(
     monkeypatch.setattr(introduction, "HANDSHAKE_TIMEOUT_S", 0.2)
 
     async def work() -> None:
-        async with impostor(_no_challenge) as (_, address), calling() as peers:
+        async with impostor(_silence) as (_, address), calling() as peers:
             with pytest.raises(Unavailable, match="did not prove itself within"):
                 await beat(peers, address)
 
@@ -294,7 +291,7 @@ def test_whoever_takes_a_proof_must_be_who_answered_the_knock() -> None:
         given = dict(context.invocation_metadata() or ())
         if KNOCK_KEY in given:
             said = introductions.challenge(given)
-            await context.send_initial_metadata(((CHALLENGE_KEY, said),))
+            context.set_trailing_metadata(((CHALLENGE_KEY, said),))
         else:
             await _made_up(context)
 
