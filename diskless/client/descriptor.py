@@ -86,9 +86,10 @@ def descriptor_path(name: str) -> Path:
     return home() / f"{name}.json"
 
 
-def save(descriptor: Descriptor) -> Path:
-    """Writes or replaces the descriptor, atomically, readable by this user only."""
-    path = descriptor_path(descriptor.name)
+def save(descriptor: Descriptor, path: Path | None = None) -> Path:
+    """Writes or replaces the descriptor, atomically, readable by this user only; at `path`, in a
+    directory of its own, if it is not for this user's own use."""
+    path = path or descriptor_path(descriptor.name)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chmod(path.parent, 0o700)
     data = msgspec.json.format(msgspec.json.encode(descriptor), indent=2)

@@ -1,17 +1,27 @@
 """What Spark must be told to find `diskless://` and a cluster.
 
-The secret travels under a key that contains `secret`, which Spark redacts in its UI and logs.
+Spark's configuration can be read by all who can read the application's: it never holds more
+than a client's token, bound to paths, whatever the descriptor at hand could do. The token
+travels under a key that contains `token`, which Spark redacts in its UI and logs.
 """
 
 import atexit
+import base64
+import logging
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from diskless.client.descriptor import Descriptor, descriptor_path, resolve
-from diskless.errors import NoCluster
+from msgspec import Struct
+
+from diskless import paths
+from diskless.client import Client, connect
+from diskless.client.descriptor import Descriptor, home, resolve, save
+from diskless.errors import BadRequest, DisklessError, NoCluster, Unauthorized
+from diskless.identity.claims import Credential, Role, parse_token
 from diskless.spark.jar import jar
 
 FILE_SYSTEM = "io.diskless.spark.DisklessFileSystem"
@@ -19,47 +29,133 @@ ABSTRACT_FILE_SYSTEM = "io.diskless.spark.DisklessFs"
 CHECKPOINT_FILE_MANAGER = "io.diskless.spark.DisklessCheckpointFileManager"
 
 PREFIX = "spark.hadoop.fs.diskless."
-SECRET = f"{PREFIX}secret"
+TOKEN = f"{PREFIX}token"
 JARS = "spark.jars"
 SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
+TOKEN_NAME = "spark"
+REGISTER_TIMEOUT_S = 3.0
+
+log = logging.getLogger(__name__)
 
 Builder = TypeVar("Builder")
 
 
-def properties(cluster: str | None = None, *, by_descriptor: bool = False) -> dict[str, str]:
+class Grant(Struct, frozen=True, kw_only=True):
+    """What Spark may do. By default all that a client can, and without an end: a stream must
+    not die at night."""
+
+    paths: tuple[str, ...] = ("/",)
+    writes: bool = True
+    expires_s: int = 0
+    """Unix time; 0 is never."""
+    name: str = TOKEN_NAME
+    """For the audit, and to revoke it by."""
+
+
+def properties(
+    cluster: str | None = None,
+    *,
+    token: str | None = None,
+    grant: Grant | None = None,
+    by_descriptor: bool = False,
+) -> dict[str, str]:
     """The properties that make `diskless:///` mean a cluster, everywhere in an application.
 
-    `cluster` is a name, HOST:PORT or a URI; None is the default one. With `by_descriptor`
-    they name the descriptor's file instead of carrying the secret: every host that runs a
-    driver or an executor must have it there. Raises NoCluster, SparkUnusable.
+    `cluster` is a name, HOST:PORT or a URI; None is the default one. They hold `token`, or one
+    that is made for `grant` with the key in the operator's descriptor: the same grant gives the
+    same token. Without either it is that of $DISKLESS_TOKEN, that of the descriptor, or one
+    for all paths. With `by_descriptor` they name a client's descriptor instead, which is
+    written for it: every host that runs a driver or an executor must have that file there.
+    Raises NoCluster, SparkUnusable, BadRequest, and Unauthorized if there is neither a client's
+    token nor a key to make one.
     """
-    found = resolve(cluster or "")
+    if token and grant is not None:
+        raise BadRequest("a token says itself what it is for: give it, or paths, not both")
+    found = resolve(cluster or "", token=token or "")
     if not found.gateways:
         raise NoCluster(f"cluster {found.name} has no gateways: start it with `diskless up`")
+    credential = _credential(found, grant)
     settings = {
         JARS: str(jar()),
         f"{PREFIX}impl": FILE_SYSTEM,
         "spark.hadoop.fs.AbstractFileSystem.diskless.impl": ABSTRACT_FILE_SYSTEM,
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILE_MANAGER,
     }
-    return settings | (_by_descriptor(found) if by_descriptor else _by_address(found))
+    told = _by_descriptor if by_descriptor else _by_address
+    return settings | told(found, credential)
 
 
-def configure(builder: Builder, cluster: str | None = None) -> Builder:
+def configure(
+    builder: Builder,
+    cluster: str | None = None,
+    *,
+    token: str | None = None,
+    path: str | Sequence[str] | None = None,
+    rights: str = "rw",
+    expires_s: int = 0,
+    token_name: str = TOKEN_NAME,
+) -> Builder:
     """Adds `properties(cluster)` to a SparkSession.builder and gives it back.
 
-    Jars that the builder names already stay. It must be the first session of the process: a
-    JVM that runs already takes no more jars.
+    `token` is a client's. Without one, one is made from the operator's descriptor, for `path`
+    (one or several, all if there is none) with `rights` "r" or "rw" until `expires_s` (Unix
+    time; 0 is never). Jars that the builder names already stay. It must be the first session
+    of the process: a JVM that runs already takes no more jars.
     """
-    settings = properties(cluster)
+    grant = None
+    if path is not None or (rights, expires_s, token_name) != ("rw", 0, TOKEN_NAME):
+        grant = Grant(
+            paths=(path,) if isinstance(path, str) else tuple(path or ("/",)),
+            writes=may_write(rights),
+            expires_s=expires_s,
+            name=token_name,
+        )
+    settings = properties(cluster, token=token, grant=grant)
     if not _jvm_runs():  # pyspark would show everything on its command line
-        _whisper(SECRET, settings.pop(SECRET))
+        _whisper(TOKEN, settings.pop(TOKEN))
     options = getattr(builder, "_options", {})
     jars = [path for path in options.get(JARS, "").split(",") if path and path != settings[JARS]]
     settings[JARS] = ",".join([*jars, settings[JARS]])
     for key, value in settings.items():
         builder = builder.config(key, value)  # type: ignore[attr-defined]
     return builder
+
+
+def may_write(rights: str) -> bool:
+    """Raises BadRequest for what are no rights."""
+    if rights not in ("r", "rw"):
+        raise BadRequest(f"rights are 'r' or 'rw', not {rights!r}")
+    return rights == "rw"
+
+
+def _credential(found: Descriptor, grant: Grant | None) -> Credential:
+    if grant is not None or not found.token:
+        grant = grant or Grant()
+        made = found.keyring.client(
+            grant.name,
+            paths=[paths.normalize(path) for path in grant.paths],
+            writes=grant.writes,
+            expires_s=grant.expires_s,
+        )
+        _register(found, made)
+        return made
+    credential = parse_token(found.token)
+    claims = credential.claims
+    if claims.role is not Role.CLIENT:
+        raise Unauthorized(f"Spark gets a client's token, and {claims.name!r} is {claims.role}")
+    return credential
+
+
+def _register(found: Descriptor, made: Credential) -> None:
+    """So that `diskless token ls` shows it, if that can be done now: it is good without."""
+    register = getattr(Client, "register_token", None)
+    if register is None:
+        return
+    try:
+        with connect(found.name, timeout_s=REGISTER_TIMEOUT_S) as client:
+            register(client, made.claims)
+    except DisklessError as error:
+        log.warning("token not registered name=%s why=%s", made.claims.name, error)
 
 
 def _jvm_runs() -> bool:
@@ -82,14 +178,27 @@ _WHISPERED = re.compile(r"--load-spark-defaults --properties-file \S+/diskless-\
 """What an earlier call has added."""
 
 
-def _by_address(found: Descriptor) -> dict[str, str]:
-    return {
+def _by_address(found: Descriptor, credential: Credential) -> dict[str, str]:
+    told = {
         f"{PREFIX}name": found.name,
-        f"{PREFIX}cluster": found.cluster,
         f"{PREFIX}gateways": ",".join(peer.gateway for peer in found.gateways),
-        SECRET: found.secret,
+        TOKEN: credential.token,
     }
+    if found.authority:
+        told[f"{PREFIX}authority"] = base64.b64encode(found.authority.encode()).decode()
+        told |= {f"{PREFIX}byHost": "true"} if found.by_host else {}
+    return told
 
 
-def _by_descriptor(found: Descriptor) -> dict[str, str]:
-    return {f"{PREFIX}descriptor": str(Path(descriptor_path(found.name)).resolve())}
+def _by_descriptor(found: Descriptor, credential: Credential) -> dict[str, str]:
+    """Never the operator's own, which holds the cluster's key."""
+    client = Descriptor(
+        cluster=credential.claims.cluster,
+        name=found.name,
+        token=credential.token,
+        authority=found.authority,
+        by_host=found.by_host,
+        gateways=found.gateways,
+    )
+    file = re.sub(r"[^A-Za-z0-9._-]", "-", f"{found.name}-{credential.claims.name}.json")
+    return {f"{PREFIX}descriptor": str(save(client, home() / "clients" / file).resolve())}

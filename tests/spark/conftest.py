@@ -3,7 +3,9 @@
 The JVM cases in jvm/*.scala are compiled as the product is, into a jar of their own.
 """
 
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import diskless
 import diskless.spark
 from diskless.client import Client
+from diskless.identity import certificates
 from diskless.launch.local import LocalCluster
 from diskless.spark.jar import build, jar
 from tests.conftest import StartCluster
@@ -53,8 +56,51 @@ def spark(cluster: LocalCluster) -> Iterator[Any]:
     )
     session = diskless.spark.configure(builder, cluster.uri).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    conf = session._jsc.hadoopConfiguration()
+    for key, value in (make_certificates() | make_tokens(cluster)).items():
+        conf.set(f"test.diskless.{key}", value)
     yield session
     session.stop()
+
+
+def make_certificates() -> dict[str, str]:
+    """For TlsSuite: agent 0 of cluster `fake` and others, who are not that one."""
+    now = datetime.now(UTC)
+    ours = certificates.make_authority("fake", "fake")
+    theirs = certificates.make_authority("fake", "fake")
+
+    def issue(authority: certificates.Pair = ours, **changed: Any) -> certificates.Pair:
+        about = {"cluster": "fake", "slot": 0, "hosts": ["elsewhere"]} | changed
+        return certificates.issue(authority, **about)
+
+    pairs = {
+        "good": issue(),
+        "stranger": issue(theirs),
+        "expired": issue(now=now - timedelta(days=200)),
+        "early": issue(now=now + timedelta(days=2)),
+        "other-slot": issue(slot=7),
+        "other-cluster": issue(cluster="other"),
+        "own-host": issue(cluster="none", hosts=["127.0.0.1"]),
+        "other-host": issue(cluster="none", hosts=["127.0.0.2"]),
+    }
+    found = {"tls.good.authority": ours.chain.decode()}
+    for name, pair in pairs.items():
+        found[f"tls.{name}.chain"] = pair.chain.decode()
+        found[f"tls.{name}.key"] = pair.key.decode()
+    return found
+
+
+def make_tokens(cluster: LocalCluster) -> dict[str, str]:
+    """For RightsSuite."""
+    granted: dict[str, dict[str, Any]] = {
+        "own": {},
+        "reader": {"writes": False},
+        "expired": {"expires_s": int(time.time()) - 60},
+    }
+    return {
+        f"token.{name}": cluster.keyring.client(name, paths=["/rights/own"], **rights).token
+        for name, rights in granted.items()
+    }
 
 
 @pytest.fixture

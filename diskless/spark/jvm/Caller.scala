@@ -8,6 +8,8 @@ import java.util.concurrent.{
   CompletableFuture, ConcurrentHashMap, ConcurrentLinkedDeque, TimeUnit}
 import java.util.concurrent.atomic.AtomicBoolean
 
+import scala.jdk.CollectionConverters._
+
 import com.fasterxml.jackson.databind.node.ObjectNode
 
 /** Requests to one cluster that survive its agents: connections, retries, failover, tickets.
@@ -20,13 +22,16 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
   import Caller._
 
+  descriptor.identity.trust.foreach(_.prepare())
+
   private val routes = new Routes(descriptor.gateways, salt = UUID.randomUUID().toString)
   private val doors = new ConcurrentHashMap[String, Door]
   private val idle = new ConcurrentLinkedDeque[Connection]
   private val sessions = new Sessions(attempts =>
     call(Kind.Session, Messages.meta(), Nil, attempts, bulk = false).json.path("session").asLong)
   private val refreshing = new AtomicBoolean
-  @volatile private var cluster = descriptor.cluster
+  /** What those said who have not proved to be agents, since one last did. */
+  private val strangers = new ConcurrentHashMap[String, DisklessException]
 
   def hosts: Map[Int, String] = routes.hosts
 
@@ -147,11 +152,27 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
     } catch {
       case error: DisklessException =>
         routes.failed(peer)
-        // Once our secret was good, it is a stranger that listens where this agent was.
-        if (error.reason == Errors.Unauthorized && routes.hasRoster) {
-          throw Errors.unavailable(error.getMessage, error)
-        }
+        if (error.reason == Errors.Unauthorized && error.retryable) doubt(peer, error)
         throw error
+    }
+  }
+
+  /** Nobody there has proved to be an agent, so another may be asked. It is final when nobody is
+    * left who might: before we ever met an agent, if all have failed; later, if at each agent's
+    * address is a stranger. It is most likely our token then.
+    */
+  private def doubt(peer: Peer, error: DisklessException): Unit = {
+    strangers.put(peer.address, error)
+    val isFinal =
+      if (!routes.hasRoster) routes.allFailed
+      else routes.peers.filter(_.up).forall(known => strangers.containsKey(known.address))
+    if (isFinal) {
+      // Who refused us had more to say than who could not prove itself.
+      val telling = strangers.values.asScala.find(Door.isRefusal).getOrElse(error)
+      throw Errors.unauthorized(
+        s"${telling.getMessage}; ${Descriptor.Token} must be a token of cluster " +
+          s"${descriptor.identity.name} that is good now (`diskless spark-conf` prints one)",
+        cause = telling)
     }
   }
 
@@ -191,12 +212,10 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
   }
 
   private def knock(peer: Peer): Door = new Door(
-    peer, cluster, descriptor.secret, Label, routes.failed,
+    peer, descriptor.identity, Label, routes.failed,
     (connection, welcome) => {
-      if (cluster.isEmpty || !routes.hasRoster) {
-        cluster = welcome.cluster
-        routes.replace(welcome.agents, connection.roster)
-      }
+      strangers.clear()
+      if (!routes.hasRoster) routes.replace(welcome.agents, connection.roster)
       routes.learn(connection.leader, connection.roster)
     })
 
@@ -224,11 +243,12 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
 
   /** Every agent we know of failed: perhaps all have been started anew elsewhere. */
   private def rereadDescriptor(): Unit = descriptor.reread().foreach { found =>
-    if (found.cluster == cluster) routes.add(found.gateways)
-    else if (found.cluster.nonEmpty && cluster.nonEmpty) {
+    if (found.cluster == descriptor.cluster) routes.add(found.gateways)
+    else {
       throw new DisklessException(Errors.NoCluster,
-        s"cluster ${descriptor.name} was replaced: $cluster does not answer, the name means " +
-          s"${found.cluster} now; restart Spark to use that one", retryable = false)
+        s"cluster ${descriptor.identity.name} was replaced: ${descriptor.cluster} does not " +
+          s"answer, the name means ${found.cluster} now; restart Spark to use that one",
+        retryable = false)
     }
   }
 }

@@ -6,6 +6,7 @@ import java.nio.ByteBuffer
 import java.nio.channels.{SelectionKey, SocketChannel}
 import java.util.ArrayDeque
 import java.util.concurrent.{CompletableFuture, Semaphore}
+import javax.net.ssl.SSLEngine
 
 import scala.collection.mutable
 import scala.util.control.NonFatal
@@ -31,10 +32,12 @@ private[spark] final class Request(
   * It never retries: when anything about the stream is wrong it closes itself, and all that
   * was under way, and all that comes later, fails with Unavailable, or with Garbled if a frame
   * is not as it was sent; nothing of such a frame is used. A request's payload is sent from
-  * where it is and must not change until it is answered.
+  * where it is and must not change until it is answered. With `tls` all is encrypted, and
+  * the peer has shown its certificate before anything is sent.
   */
 private[spark] final class Connection(
-    io: IoThread, val peer: Peer, where: SocketAddress, onLost: () => Unit)
+    io: IoThread, val peer: Peer, where: SocketAddress, tls: Option[SSLEngine],
+    onLost: () => Unit)
     extends IoThread.Handler {
   import Connection._
 
@@ -42,15 +45,17 @@ private[spark] final class Connection(
   @volatile var roster: Int = 0
   /** When the last byte came, as System.nanoTime. */
   @volatile var heardAt: Long = System.nanoTime()
+  /** Whether the peer has proved to be an agent. Before, large frames are not taken from it. */
+  @volatile var trusted: Boolean = false
   @volatile private var lost: DisklessException = _
 
   private val permits = new Semaphore(RequestsMax)
   private var channel: SocketChannel = _
   private var key: SelectionKey = _
+  private var wire: Wire = _
   private var number = 0L
   private val underWay = mutable.LongMap.empty[Request]
   private val outgoing = new ArrayDeque[ByteBuffer]
-  private val staged = ByteBuffer.allocateDirect(StageBytes).flip()
   private val received = ByteBuffer.allocate(ReceiveBytes).flip()
   private var incoming: Incoming = _
   private val checksum = new Checksum
@@ -99,15 +104,26 @@ private[spark] final class Connection(
     val connected = channel.connect(where)
     val interest = if (connected) SelectionKey.OP_READ else SelectionKey.OP_CONNECT
     key = channel.register(io.selector, interest, this)
-    if (connected) flush()
+    if (connected) begin()
   }
+
+  private def begin(): Unit = {
+    wire = tls match {
+      case Some(engine) => new TlsWire(channel, engine, io, () => resume())
+      case None => new PlainWire(channel)
+    }
+    flush()
+  }
+
+  /** Goes on with what waits in the wire; it may be lost by now. */
+  private def resume(): Unit = if (lost == null) guarded(exchange())
 
   override def ready(key: SelectionKey): Unit = guarded {
     if (key.isValid && key.isConnectable && channel.finishConnect()) {
       key.interestOps(SelectionKey.OP_READ)
-      flush()
+      begin()
     }
-    if (key.isValid && key.isReadable) receive()
+    if (key.isValid && key.isReadable) exchange()
     if (key.isValid && key.isWritable) flush()
   }
 
@@ -119,33 +135,18 @@ private[spark] final class Connection(
       outgoing.add(Frames.pack(
         request.kind, request.within, number, request.meta, request.payload, checksum))
       request.payload.foreach(part => outgoing.add(part.duplicate()))
-      if (channel.isConnected) flush()
+      if (wire != null) flush()
     }
 
   private def flush(): Unit = {
-    var blocked = false
-    while (!blocked && (staged.hasRemaining || !outgoing.isEmpty)) {
-      if (!staged.hasRemaining) stage()
-      channel.write(staged)
-      blocked = staged.hasRemaining
-    }
+    val blocked = wire.send(outgoing)
     val interest = SelectionKey.OP_READ | (if (blocked) SelectionKey.OP_WRITE else 0)
     if (key.interestOps != interest) key.interestOps(interest)
   }
 
-  /** The JDK copies all that it is given at every write, however little the socket takes; so
-    * it is given little, from memory that it need not copy again.
-    */
-  private def stage(): Unit = {
-    staged.clear()
-    while (staged.hasRemaining && !outgoing.isEmpty) {
-      val part = outgoing.peek
-      val count = math.min(part.remaining, staged.remaining)
-      staged.put(part.slice(part.position(), count))
-      part.position(part.position() + count)
-      if (!part.hasRemaining) outgoing.poll()
-    }
-    staged.flip()
+  private def exchange(): Unit = {
+    receive()
+    if (wire.isStirred) flush()
   }
 
   /** Takes what has come, but not for so long that other connections starve. */
@@ -154,20 +155,26 @@ private[spark] final class Connection(
     var more = true
     while (more && turn < ReadsPerTurn) {
       val count = if (incoming != null && !incoming.complete) {
-        channel.read(incoming.rest)
+        wire.receive(incoming.rest)
       } else {
         received.compact()
-        val read = channel.read(received)
+        val read = wire.receive(received)
         received.flip()
         read
       }
-      if (count < 0) throw new IOException("closed the connection")
+      if (count < 0) throw new IOException(whyClosed)
       more = count > 0
       if (more) heardAt = System.nanoTime()
       parse()
       turn += 1
     }
+    if (more && wire.holdsMore) io.again(() => resume())
   }
+
+  private def whyClosed: String =
+    if (received.remaining >= 2 && received.getShort(received.position()) == TlsAlert) {
+      "expects TLS: set fs.diskless.authority to the certificate of its cluster's authority"
+    } else "closed the connection"
 
   private def parse(): Unit = {
     while (true) {
@@ -177,6 +184,8 @@ private[spark] final class Connection(
         received.get(received.position(), packed)
         Frames.unpack(received) match {
           case Left(wrong) => throw Errors.garbled(s"garbled reply: $wrong")
+          case Right(header) if !trusted && header.bytes > StrangersBytesMax =>
+            throw Errors.garbled(s"garbled reply: ${header.bytes} bytes before any proof")
           case Right(header) => incoming = new Incoming(header, packed)
         }
       }
@@ -230,10 +239,8 @@ private[spark] final class Connection(
       case error: DisklessException => error.named(peer.toString)
       case _ => Errors.unavailable(s"$peer: $why", cause)
     }
-    if (channel != null) {
-      try channel.close()
-      catch { case _: IOException => () } // It is gone either way.
-    }
+    if (wire != null) wire.close()
+    else if (channel != null) Wire.closeQuietly(channel)
     outgoing.clear()
     val failed = underWay.values.toVector
     underWay.clear()
@@ -246,7 +253,10 @@ private[spark] object Connection {
   private val RequestsMax = 256
   private val ReceiveBytes = 64 << 10
   private val ReadsPerTurn = 16
-  private val StageBytes = 128 << 10
+  /** How what a door that expects TLS says to who speaks none begins. */
+  private val TlsAlert: Short = 0x1503
+  /** Of a frame in a handshake. */
+  private val StrangersBytesMax = 6 << 10
 
   private def describe(error: Throwable): String =
     Option(error.getMessage).getOrElse(error.getClass.getSimpleName)
@@ -265,10 +275,6 @@ private[spark] object Connection {
     def isSound(checksum: Checksum): Boolean =
       Frames.isSound(packed, claimed, meta, payload, checksum)
 
-    def take(source: ByteBuffer): Unit = for (part <- parts) {
-      val count = math.min(part.remaining, source.remaining)
-      part.put(source.slice(source.position(), count))
-      source.position(source.position() + count)
-    }
+    def take(source: ByteBuffer): Unit = parts.foreach(Wire.move(source, _))
   }
 }

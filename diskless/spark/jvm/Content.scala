@@ -163,7 +163,7 @@ private[spark] object Content {
         val extent = extents(index)
         val skip = at - starts(index)
         val count = math.min(extent.length - skip, start + length - at)
-        parts += Extent(extent.stripe, extent.offset + skip, count)
+        parts += extent.copy(offset = extent.offset + skip, length = count)
         at += count
         index += 1
       }

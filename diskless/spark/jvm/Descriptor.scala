@@ -8,28 +8,42 @@ import scala.jdk.CollectionConverters._
 import scala.util.Using
 
 import com.fasterxml.jackson.core.JsonProcessingException
+import com.fasterxml.jackson.databind.JsonNode
 import org.apache.hadoop.conf.Configuration
+
+/** Who we are in a cluster, and whom we take for an agent of it. */
+private[spark] final case class Identity(
+    clusterName: String, credential: Credential, trust: Option[Trust]) {
+  /** For messages. */
+  def name: String = if (clusterName.nonEmpty) clusterName else credential.cluster
+}
 
 /** How to reach a cluster. `reread` looks again where it was found, if that was a file. */
 private[spark] final class Descriptor(
-    val name: String, val cluster: String, val secret: String, val gateways: Seq[Peer],
-    val reread: () => Option[Descriptor] = () => None)
+    val identity: Identity, val gateways: Seq[Peer],
+    val reread: () => Option[Descriptor] = () => None) {
+  def cluster: String = identity.credential.cluster
+}
 
 /** From a Hadoop configuration, a URI's authority and this user's files to a cluster.
   *
-  * `fs.diskless.gateways` and `fs.diskless.secret` name the default cluster outright, as
-  * executors on other hosts need it; `fs.diskless.descriptor` is the path of its descriptor;
-  * otherwise it is `default` in the directory of this user's descriptors. Another authority
-  * is the name of a cluster with a descriptor there, or HOST:PORT of a gateway.
+  * `fs.diskless.gateways` and `fs.diskless.token` name the default cluster outright, as
+  * executors on other hosts need it, with `fs.diskless.authority` if its doors are encrypted;
+  * `fs.diskless.descriptor` is the path of its descriptor; otherwise it is `default` in the
+  * directory of this user's descriptors. Another authority of a URI is the name of a cluster
+  * with a descriptor there, or HOST:PORT of a gateway. Whatever a descriptor holds, we are a
+  * client: with an operator's key no more than a client's token is made.
   */
 private[spark] object Descriptor {
   val Scheme = "diskless"
+  val Token = "fs.diskless.token"
   private val Gateways = "fs.diskless.gateways"
-  private val Secret = "fs.diskless.secret"
-  private val Cluster = "fs.diskless.cluster"
+  private val Authority = "fs.diskless.authority"
+  private val ByHost = "fs.diskless.byHost"
   private val ClusterName = "fs.diskless.name"
   private val File = "fs.diskless.descriptor"
   private val Timeout = "fs.diskless.timeout"
+  private val TokenVariable = "DISKLESS_TOKEN"
   private val TimeoutSecondsDefault = 30L
   private val DefaultName = "default"
   private val NamePattern = "[a-z0-9][a-z0-9-]{0,31}".r
@@ -37,10 +51,11 @@ private[spark] object Descriptor {
 
   def resolve(authority: String, conf: Configuration): Descriptor =
     configured(conf) match {
-      case Some(found) if authority.isEmpty || authority == found.name ||
+      case Some(found) if authority.isEmpty || authority == found.identity.clusterName ||
           found.gateways.exists(_.gateway == authority) => found
-      case _ if authority.isEmpty => load(home.resolve(s"$DefaultName.json"))
-      case _ if NamePattern.matches(authority) => load(home.resolve(s"$authority.json"))
+      case _ if authority.isEmpty => load(home.resolve(s"$DefaultName.json"), tokenOf(conf))
+      case _ if NamePattern.matches(authority) =>
+        load(home.resolve(s"$authority.json"), tokenOf(conf))
       case _ if GatewayPattern.matches(authority) => gateway(authority, conf)
       case _ => throw noCluster(
         s"$Scheme://$authority/: '$authority' is neither a cluster's name nor HOST:PORT")
@@ -61,7 +76,8 @@ private[spark] object Descriptor {
   private def configured(conf: Configuration): Option[Descriptor] = {
     val gateways = conf.getTrimmedStringCollection(Gateways).asScala.toVector
     if (gateways.nonEmpty) Some(listed(gateways, conf))
-    else Option(conf.getTrimmed(File)).filter(_.nonEmpty).map(file => load(Paths.get(file)))
+    else Option(conf.getTrimmed(File)).filter(_.nonEmpty)
+      .map(file => load(Paths.get(file), tokenOf(conf)))
   }
 
   private def listed(gateways: Seq[String], conf: Configuration): Descriptor = {
@@ -69,23 +85,28 @@ private[spark] object Descriptor {
       throw new IllegalArgumentException(
         s"$Gateways has '$bad': write HOST:PORT of agents' gateways, separated by commas")
     }
+    val token = tokenOf(conf).getOrElse(throw noCluster(s"$Gateways is set but $Token is not: " +
+      "`diskless spark-conf` prints both"))
     new Descriptor(
-      name = conf.getTrimmed(ClusterName, ""), cluster = conf.getTrimmed(Cluster, ""),
-      secret = secret(conf).getOrElse(throw noCluster(s"$Gateways is set but $Secret is not")),
-      gateways = gateways.map(unknownPeer))
+      Identity(conf.getTrimmed(ClusterName, ""), Credential.parse(token), trustOf(conf)),
+      gateways.map(unknownPeer))
   }
 
-  /** The configured secret is that of the configured gateways, and not for anybody else. */
+  /** The configured token is for the configured gateways, and not for anybody else. */
   private def gateway(address: String, conf: Configuration): Descriptor =
-    Option.when(configured(conf).isEmpty)(secret(conf)).flatten
-      .map(given => new Descriptor(address, "", given, Seq(unknownPeer(address))))
+    Option.when(configured(conf).isEmpty)(tokenOf(conf)).flatten
+      .map(token => new Descriptor(
+        Identity(address, Credential.parse(token), trustOf(conf)), Seq(unknownPeer(address))))
       .orElse(known().find(_.gateways.exists(_.gateway == address)))
-      .getOrElse(throw noCluster(s"the secret for gateway $address is not known here: " +
-        s"set $Secret, or copy the cluster's descriptor to this host"))
+      .getOrElse(throw noCluster(s"there is no token for gateway $address here: " +
+        s"set $Token, or copy a descriptor of the cluster to this host"))
 
-  private def secret(conf: Configuration): Option[String] =
-    Option(conf.getTrimmed(Secret)).orElse(Option(System.getenv("DISKLESS_SECRET")))
+  private def tokenOf(conf: Configuration): Option[String] =
+    Option(conf.getTrimmed(Token)).orElse(Option(System.getenv(TokenVariable)))
       .filter(_.nonEmpty)
+
+  private def trustOf(conf: Configuration): Option[Trust] =
+    Trust.decode(conf.getTrimmed(Authority, ""), conf.getBoolean(ByHost, false))
 
   private def unknownPeer(gateway: String): Peer =
     Peer(Messages.UnknownSlot, gateway, socket = "", host = "", up = true)
@@ -100,28 +121,39 @@ private[spark] object Descriptor {
     }
 
   private def tryLoad(file: Path): Option[Descriptor] =
-    try Some(load(file))
+    try Some(load(file, None))
     catch { case _: DisklessException => None } // Somebody else's file.
 
-  private def load(file: Path): Descriptor =
+  private def load(file: Path, token: Option[String]): Descriptor =
     try {
       val node = Messages.decode(Files.readAllBytes(file))
-      val found = new Descriptor(
-        node.path("name").asText, node.path("cluster").asText, node.path("secret").asText,
-        Messages.peers(node.path("gateways")), () => tryLoad(file))
-      if (found.gateways.isEmpty || found.secret.isEmpty) {
-        throw noCluster(s"$file has no gateways or no secret: start the cluster with `diskless up`")
+      val gateways = Messages.peers(node.path("gateways"))
+      val credential = credentialOf(node, token)
+      if (gateways.isEmpty || credential.isEmpty) {
+        throw noCluster(s"$file has no gateways or no token: start the cluster with `diskless up`")
       }
-      found
+      val trust = Trust.ofPem(
+        node.path("authority").asText, byHost = node.path("by_host").asBoolean(false))
+      new Descriptor(
+        Identity(node.path("name").asText, credential.get, trust), gateways, () => tryLoad(file))
     } catch {
       case _: NoSuchFileException => throw noCluster(
         s"no cluster is known here ($file does not exist): start one with `diskless up`, " +
-          s"or set $Gateways and $Secret (`diskless spark-conf` prints them)")
+          s"or set $Gateways and $Token (`diskless spark-conf` prints them)")
       case error: JsonProcessingException =>
         throw noCluster(s"$file is no descriptor: ${error.getOriginalMessage}")
       case error: DisklessException => throw error
       case error: IOException => throw noCluster(s"$file cannot be read: ${error.getMessage}")
     }
+
+  /** What we were given, if it is for that cluster; else what its descriptor has. */
+  private def credentialOf(node: JsonNode, token: Option[String]): Option[Credential] = {
+    val cluster = node.path("cluster").asText
+    val (own, key) = (node.path("token").asText, node.path("secret").asText)
+    token.map(Credential.parse).filter(_.cluster == cluster)
+      .orElse(Option.when(own.nonEmpty)(Credential.parse(own)))
+      .orElse(Option.when(key.nonEmpty)(Credential.client(cluster, key)))
+  }
 
   private def noCluster(message: String): DisklessException =
     new DisklessException(Errors.NoCluster, message, retryable = false)
@@ -138,13 +170,9 @@ private[spark] object Clusters {
   def find(authority: String, conf: Configuration): Caller = {
     val timeoutNanos = Descriptor.timeoutNanos(conf)
     val found = Descriptor.resolve(Option(authority).getOrElse(""), conf)
-    // Where a known cluster's agents are now, its caller knows better than a file.
-    val gateways = if (found.cluster.isEmpty) found.gateways else Nil
-    callers.computeIfAbsent(
-      Key(found.name, found.cluster, found.secret, gateways, timeoutNanos),
-      _ => new Caller(found, timeoutNanos))
+    // Where a cluster's agents are now, its caller knows better than a file.
+    callers.computeIfAbsent(Key(found.identity, timeoutNanos), _ => new Caller(found, timeoutNanos))
   }
 
-  private final case class Key(
-      name: String, cluster: String, secret: String, gateways: Seq[Peer], timeoutNanos: Long)
+  private final case class Key(identity: Identity, timeoutNanos: Long)
 }

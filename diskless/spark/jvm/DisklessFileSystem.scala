@@ -35,7 +35,7 @@ class DisklessFileSystem extends FileSystem {
 
   override def getUri: URI = uri
 
-  /** There are no delegation tokens to be fetched: the secret is in the configuration. */
+  /** There are no delegation tokens to be fetched: our own is in the configuration. */
   override def getCanonicalServiceName: String = null
 
   override def getWorkingDirectory: Path = workingDirectory

@@ -3,18 +3,22 @@ package io.diskless.spark
 import java.net.{InetSocketAddress, SocketAddress, UnixDomainSocketAddress}
 import java.nio.file.{Files, Path}
 import java.util.concurrent.{CompletableFuture, CompletionException}
-import java.util.concurrent.TimeUnit.SECONDS
+import javax.net.ssl.{SSLEngine, SSLException}
 
 import scala.util.control.NonFatal
 
-/** A connection in the making: by Unix socket if the peer is here, else TCP, then `hello`.
+/** A connection in the making: by Unix socket if the peer is here, else TCP; with TLS if the
+  * cluster has it; then both sides prove themselves.
   *
-  * Whether a socket file belongs to the peer is for the greeting to tell: another host, or
+  * Whether a socket file belongs to the peer is for the handshake to tell: another host, or
   * another cluster, may use the same path. All threads that want this connection wait for
-  * the one greeting, and none of them carries it out: the first may be interrupted.
+  * the one handshake, and none of them carries it out: the first may be interrupted.
+  *
+  * Who has not proved to be an agent gets no proof from us, and is not believed: whatever it
+  * said, it fails with a retryable Unauthorized, and another agent may know better.
   */
 private[spark] final class Door(
-    val peer: Peer, cluster: String, secret: String, label: String,
+    val peer: Peer, identity: Identity, label: String,
     onLost: Peer => Unit, onGreeted: (Connection, Welcome) => Unit) {
   @volatile private var current: Connection = _
   @volatile private var closed = false
@@ -45,50 +49,112 @@ private[spark] final class Door(
   }
 
   private def greet(where: SocketAddress): CompletableFuture[Connection] = {
-    val connection = new Connection(IoThread.shared, peer, where, () => onLost(peer))
+    val connection =
+      new Connection(IoThread.shared, peer, where, engineFor(where), () => onLost(peer))
     current = connection
-    val hello = Messages.meta().put("secret", secret).put("client", label)
-    val request = new Request(Kind.Hello, Messages.encode(hello), Nil)
-    connection.send(request, new Deadline("hello", System.nanoTime() + SECONDS.toNanos(3)))
-    request.reply.handle[Connection] { (reply, error) =>
-      val failure =
-        if (error != null) refused(error)
-        else if (closed) Some(Errors.unavailable(s"$peer greeted too late"))
-        else check(connection, reply)
-      failure.foreach { why =>
-        connection.close(why.getMessage)
-        throw new CompletionException(why)
+    val handshake = new Handshake(identity.credential, label)
+    ask(connection, Kind.Hello, Messages.encode(handshake.knock))
+      .handle[CompletableFuture[Reply]] { (reply, error) =>
+        if (error != null) throw failure(where, error)
+        ask(connection, Kind.Prove, answer(handshake, connection, where, reply))
       }
-      connection
-    }
+      .thenCompose[Reply](proved => proved)
+      .handle[Connection] { (reply, error) =>
+        try {
+          if (error != null) throw Door.unwrap(error)
+          welcome(connection, reply)
+        } catch {
+          case NonFatal(why) =>
+            connection.close(why.getMessage)
+            throw new CompletionException(Door.asRefusal(peer, why))
+        }
+      }
   }
 
-  private def refused(error: Throwable): Option[DisklessException] = Some(error match {
-    case refusal: DisklessException if refusal.reason == Errors.Unauthorized =>
-      new DisklessException(Errors.Unauthorized,
-        s"$peer: ${refusal.getMessage}; set fs.diskless.secret, or fs.diskless.descriptor to " +
-          "this cluster's descriptor", retryable = false)
-    case other => Errors.unavailable(other.getMessage, other)
-  })
+  /** None for a Unix socket: what goes through it stays on this host. */
+  private def engineFor(where: SocketAddress): Option[SSLEngine] = where match {
+    case address: InetSocketAddress => identity.trust.map { trust =>
+      val name = trust.expectedName(identity.credential.cluster, peer.slot, address.getHostString)
+      trust.engine(name, address.getPort)
+    }
+    case _ => None
+  }
 
-  private def check(connection: Connection, reply: Reply): Option[DisklessException] =
-    try {
-      val welcome = Messages.welcome(reply.json)
-      if (cluster.nonEmpty && welcome.cluster != cluster) {
-        Some(Errors.unavailable(s"$peer belongs to another cluster, ${welcome.cluster}"))
-      } else if (peer.slot >= 0 && welcome.slot != peer.slot) {
-        Some(Errors.unavailable(s"$peer turned out to be agent-${welcome.slot}"))
-      } else {
-        onGreeted(connection, welcome)
-        None
-      }
-    } catch { case NonFatal(error) => Some(Errors.unavailable(s"$peer: garbled hello", error)) }
+  private def ask(connection: Connection, kind: Int, meta: Array[Byte])
+      : CompletableFuture[Reply] = {
+    val request = new Request(kind, meta, Nil)
+    val sent = connection.post(request)
+    assert(sent, "nothing else is under way on a new connection")
+    request.reply
+  }
+
+  private def answer(
+      handshake: Handshake, connection: Connection, where: SocketAddress,
+      reply: Reply): Array[Byte] = {
+    val challenge = reply.json
+    val proof = handshake.answer(challenge).getOrElse(throw stranger(where, ""))
+    connection.trusted = true
+    val slot = challenge.path("slot").asInt
+    if (peer.slot >= 0 && slot != peer.slot) {
+      throw Errors.unavailable(s"$peer turned out to be agent-$slot")
+    }
+    Messages.encode(proof)
+  }
+
+  private def welcome(connection: Connection, reply: Reply): Connection = {
+    if (closed) throw Errors.unavailable(s"$peer greeted too late")
+    onGreeted(connection, Messages.welcome(reply.json))
+    connection
+  }
+
+  /** Of whoever has not proved itself. */
+  private def failure(where: SocketAddress, error: Throwable): DisklessException =
+    (error, error.getCause) match {
+      case (_, refused: SSLException) => stranger(where, s": ${Trust.explain(refused)}")
+      case (refusal: DisklessException, _) if refusal.reason == Errors.Unauthorized =>
+        Errors.unauthorized(
+          s"$peer: ${Door.quote(refusal.getMessage)}", retryable = true, cause = refusal)
+      case _ => Errors.unavailable(error.getMessage, error)
+    }
+
+  private def stranger(where: SocketAddress, why: String): DisklessException = {
+    val address = where match {
+      case _: InetSocketAddress => peer.gateway
+      case other => other.toString
+    }
+    Errors.unauthorized(
+      s"whoever listens at $address is not an agent of cluster ${identity.name}$why",
+      retryable = true)
+  }
 }
 
 private[spark] object Door {
+  private val QuotedCharsMax = 300
+
+  /** Whether whoever is there refused us, rather than being unable to prove itself. */
+  def isRefusal(error: Throwable): Boolean = error match {
+    case refusal: DisklessException if !refusal.retryable => true
+    case other => other.getCause != null && isRefusal(other.getCause)
+  }
+
+  /** A stranger's words, in one line of ours. */
+  private def quote(words: String): String =
+    words.take(QuotedCharsMax).replaceAll("\\p{Cntrl}", " ")
+
   private def resolve(gateway: String): InetSocketAddress = {
     val colon = gateway.lastIndexOf(':')
     val host = gateway.substring(0, colon).stripPrefix("[").stripSuffix("]")
     new InetSocketAddress(host, gateway.substring(colon + 1).toInt)
+  }
+
+  private def unwrap(error: Throwable): Throwable = error match {
+    case wrapper: CompletionException if wrapper.getCause != null => wrapper.getCause
+    case other => other
+  }
+
+  private def asRefusal(peer: Peer, error: Throwable): DisklessException = error match {
+    case refusal: DisklessException if refusal.reason == Errors.Unauthorized => refusal
+    case other: DisklessException => Errors.unavailable(other.getMessage, other)
+    case other => Errors.unavailable(s"$peer: garbled hello", other)
   }
 }

@@ -24,6 +24,7 @@ private[spark] object Errors {
   val CorruptData = "CorruptData"
   val DeadlineExceeded = "DeadlineExceeded"
   val DirectoryNotEmpty = "DirectoryNotEmpty"
+  val Forbidden = "Forbidden"
   val Garbled = "Garbled"
   val NoCluster = "NoCluster"
   val NoQuorum = "NoQuorum"
@@ -46,6 +47,9 @@ private[spark] object Errors {
 
   def unavailable(message: String, cause: Throwable = null): DisklessException =
     new DisklessException(Unavailable, message, retryable = true, cause)
+
+  def unauthorized(message: String, retryable: Boolean = false, cause: Throwable = null)
+      : DisklessException = new DisklessException(Unauthorized, message, retryable, cause)
 
   /** A frame was damaged on its way. */
   def garbled(message: String): DisklessException =
@@ -71,7 +75,7 @@ private[spark] object Errors {
       case AlreadyExists | PathIsDirectory => new FileAlreadyExistsException(message)
       case PathIsFile => new ParentNotDirectoryException(message)
       case DirectoryNotEmpty => new PathIsNotEmptyDirectoryException(message)
-      case Unauthorized => new AccessControlException(message)
+      case Forbidden | Unauthorized => new AccessControlException(message)
       case ReadOnly => new SnapshotAccessControlException(message)
       case _ => return error
     }

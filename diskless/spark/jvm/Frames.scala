@@ -25,6 +25,9 @@ private[spark] object Frames {
       metaBytes: Int, payloadBytes: Int) {
     /** Of the checksum that follows the header. */
     def checksumBytes: Int = if (version == VersionPlain) 0 else ChecksumBytes
+
+    /** Of what follows the checksum. */
+    def bytes: Int = metaBytes + payloadBytes
   }
 
   /** A header, a checksum and a meta, ready to be sent before that payload, whose parts have
@@ -100,6 +103,7 @@ private[spark] object Kind {
   val Snapshot = 19
   val RenameSnapshot = 21
   val DeleteSnapshots = 22
+  val Prove = 27
   val Done = 0x80
   val Refused = 0x81
 }

@@ -1,6 +1,7 @@
 package io.diskless.spark
 
 import java.nio.channels.{SelectionKey, Selector}
+import java.util.ArrayDeque
 import java.util.concurrent.ConcurrentLinkedQueue
 import java.util.concurrent.atomic.AtomicBoolean
 
@@ -16,6 +17,7 @@ private[spark] final class IoThread private () extends Runnable {
   private val log = LoggerFactory.getLogger(classOf[IoThread])
   private val work = new ConcurrentLinkedQueue[Runnable]
   private val woken = new AtomicBoolean
+  private val postponed = new ArrayDeque[Runnable]
 
   /** Only for what runs on this thread. */
   val selector: Selector = Selector.open()
@@ -25,6 +27,11 @@ private[spark] final class IoThread private () extends Runnable {
     work.add(task)
     if (woken.compareAndSet(false, true)) selector.wakeup()
   }
+
+  /** Runs `task` in a later turn, one such task a turn, after what has become ready by then: for
+    * work that would keep others waiting if it went on now. Only for what runs on this thread.
+    */
+  def again(task: Runnable): Unit = postponed.add(task)
 
   override def run(): Unit =
     while (true) {
@@ -36,8 +43,9 @@ private[spark] final class IoThread private () extends Runnable {
     }
 
   private def turn(): Unit = {
-    selector.select()
+    if (postponed.isEmpty) selector.select() else selector.selectNow()
     woken.set(false)
+    val isDue = !postponed.isEmpty
     val ready = selector.selectedKeys.iterator
     while (ready.hasNext) {
       val key = ready.next()
@@ -49,6 +57,7 @@ private[spark] final class IoThread private () extends Runnable {
       task.run()
       task = work.poll()
     }
+    if (isDue) postponed.poll().run()
   }
 }
 

@@ -21,8 +21,8 @@ private[spark] final case class Status(
   def name: String = path.substring(path.lastIndexOf('/') + 1)
 }
 
-/** A byte range of a stripe. */
-private[spark] final case class Extent(stripe: String, offset: Long, length: Long)
+/** A byte range of a stripe, with the mark by which agents know that we may read of it. */
+private[spark] final case class Extent(stripe: String, offset: Long, length: Long, mark: String)
 
 private[spark] final case class Welcome(cluster: String, slot: Int, agents: Seq[Peer])
 
@@ -57,14 +57,16 @@ private[spark] object Messages {
     node.path("cluster").asText, node.path("slot").asInt(UnknownSlot), peers(node.path("agents")))
 
   def extents(node: JsonNode): Vector[Extent] = node.elements.asScala.map { extent =>
-    Extent(extent.get(0).asText, extent.get(1).asLong, extent.get(2).asLong)
+    Extent(extent.get(0).asText, extent.get(1).asLong, extent.get(2).asLong,
+      extent.path(3).asText)
   }.toVector
 
   def read(extents: Iterable[Extent]): ObjectNode = {
     val message = meta()
     val array = message.putArray("extents")
     for (extent <- extents) {
-      array.addArray().add(extent.stripe).add(extent.offset).add(extent.length)
+      val part = array.addArray().add(extent.stripe).add(extent.offset).add(extent.length)
+      if (extent.mark.nonEmpty) part.add(extent.mark)
     }
     message
   }

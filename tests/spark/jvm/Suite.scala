@@ -27,12 +27,16 @@ abstract class Suite {
 object Suites {
   private lazy val all: Map[String, Suite] = Seq(
     new CreateSuite, new ReadSuite, new RenameSuite, new DirectorySuite, new FileContextSuite,
-    new CheckpointSuite, new RaceSuite, new ConnectionSuite, new RoutesSuite, new SnapshotSuite)
+    new CheckpointSuite, new RaceSuite, new ConnectionSuite, new HandshakeSuite, new TlsSuite,
+    new RightsSuite, new RoutesSuite, new SnapshotSuite)
     .map(suite => suite.getClass.getSimpleName -> suite).toMap
 
   /** Runs one case; throws what it throws. */
   def run(suite: String, name: String, directory: String, conf: Configuration): Unit =
     all(suite).run(name, new Env(new Path(directory), conf))
+
+  /** The claims that are made of a cluster's key, as they are written. */
+  def claims(cluster: String, keyHex: String): String = Credential.client(cluster, keyHex).text
 
   /** As hexadecimal digits, of bytes that come in pieces of that size. */
   def checksum(data: Array[Byte], pieceBytes: Int): String = {
