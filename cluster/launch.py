@@ -139,6 +139,7 @@ class Launcher:
             *("up", "--name", chosen.name, "--ray-address", self.config.ray_address),
             *("--agents", str(chosen.agents), "--memory", chosen.memory),
             *("-m", str(chosen.data_shards), "-k", str(chosen.parity_shards)),
+            *chosen.security,
         )
         found = {"spark.master": self.config.master} | diskless.spark.properties(chosen.name)
         path = self._state.spark_defaults
@@ -179,7 +180,7 @@ class Launcher:
         base = private_ray.environment(str(self._token), os.environ)
         if not self.config.head.host.startswith("127."):
             del base[private_ray.LOOPBACK_ONLY]
-        return private_ray.with_package(base)
+        return private_ray.with_package(base | self.config.ray.tls)
 
     @property
     def _token(self) -> Path:

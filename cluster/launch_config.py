@@ -28,6 +28,26 @@ class Head(Struct, forbid_unknown_fields=True):
 
 class Ray(Struct, forbid_unknown_fields=True):
     token: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+
+    @property
+    def tls(self) -> dict[str, str]:
+        """What encrypts Ray's own traffic, as its processes want it in their environment."""
+        if not self.tls_cert:
+            return {}
+        return {
+            "RAY_USE_TLS": "1",
+            "RAY_TLS_SERVER_CERT": self.tls_cert,
+            "RAY_TLS_SERVER_KEY": self.tls_key,
+            "RAY_TLS_CA_CERT": self.tls_ca,
+        }
+
+    def check(self) -> None:
+        paths = [self.tls_cert, self.tls_key, self.tls_ca]
+        if any(paths) and not all(path.startswith("/") for path in paths):
+            raise BadSettings("[ray] needs whole paths for tls_cert, tls_key and tls_ca, or none")
 
 
 class Spark(Struct, forbid_unknown_fields=True):
@@ -42,6 +62,23 @@ class Diskless(Struct, forbid_unknown_fields=True):
     data_shards: int = 4
     parity_shards: int = 2
     memory: str = "256MiB"
+    tls: bool | None = None
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    chaos: bool = False
+
+    @property
+    def security(self) -> list[str]:
+        """What `diskless up` is told of TLS and of chaos."""
+        options = [] if self.tls is None else ["--tls" if self.tls else "--no-tls"]
+        for option, path in (
+            ("--tls-cert", self.tls_cert),
+            ("--tls-key", self.tls_key),
+            ("--tls-ca", self.tls_ca),
+        ):
+            options += (option, path) if path else ()
+        return [*options, *(["--chaos"] if self.chaos else [])]
 
     def check(self) -> None:
         ClusterSettings(
@@ -50,6 +87,10 @@ class Diskless(Struct, forbid_unknown_fields=True):
             data_shards=self.data_shards,
             parity_shards=self.parity_shards,
             memory_bytes=parse_bytes(self.memory),
+            tls=self.tls,
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
+            tls_ca=self.tls_ca,
         ).validate()
 
 
@@ -73,6 +114,7 @@ def load_config(path: Path) -> Config:
     try:
         config = msgspec.convert(tomllib.loads(path.read_text()), Config)
         config.head.check()
+        config.ray.check()
         config.diskless.check()
     except (
         OSError,

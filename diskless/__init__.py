@@ -44,8 +44,10 @@ def local_cluster(
     tls: bool = False,
     chaos: bool = False,
     tuning: Tuning | None = None,
+    audit_dir: str = "",
 ) -> "LocalCluster":
-    """A cluster inside this process, for a `with` block; it ends with the block.
+    """A cluster inside this process, for a `with` block; it ends with the block. Its agents
+    write audit files if `audit_dir` says where.
 
     `tls` encrypts its TCP doors, `chaos` lets faults be planted in its agents. Raises
     BadSettings, in one line that says what to change.
@@ -61,4 +63,5 @@ def local_cluster(
         tls=tls,
         chaos=chaos,
     )
-    return LocalCluster(replace(settings, tuning=tuning) if tuning else settings)
+    chosen = replace(settings, tuning=tuning) if tuning else settings
+    return LocalCluster(chosen, audit_dir=audit_dir)

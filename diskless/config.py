@@ -19,6 +19,7 @@ GIB = 1024 * MIB
 DATA_SHARDS_MAX = 24
 PARITY_SHARDS_MAX = 8
 AGENTS_MAX = 256
+NO_AUDIT = "none"
 MEMORY_BYTES_MIN = 16 * MIB
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -138,6 +139,8 @@ class ClusterSettings:
     tls_key: str = ""
     tls_ca: str = ""
     """The operator's own: a certificate, its key, and who signed it. Paths that every host has."""
+    audit: str = ""
+    """The directory of audit files on each host; "" is one in its user's home, NO_AUDIT none."""
     tuning: Tuning = field(default_factory=Tuning)
 
     @property
@@ -175,6 +178,10 @@ class ClusterSettings:
                 f"give at least {format_bytes(MEMORY_BYTES_MIN)}"
             )
         self._check_tls()
+        if self.audit not in ("", NO_AUDIT) and not self.audit.startswith("/"):
+            raise BadSettings(
+                f"--audit {self.audit}: give a whole path, the same on every host, or {NO_AUDIT}"
+            )
         self.tuning.validate()
         return self
 

@@ -36,9 +36,22 @@ class Event(Struct, frozen=True):
     """Its place in the log; commands that were agreed on together share one."""
     time_ms: int
     kind: str
-    """put, move, repair, reap, session, mkdir, rename, delete, fence, up, down, slow, drain or
-    limit."""
+    """put, move, repair, reap, doubt, session, mkdir, rename, delete, snapshot, clone, rollback,
+    fence, up, down, slow, drain, limit or token; in an audit file also gap, lost or refused."""
     text: str
+    who: str = ""
+    """The principal who asked for it; "" for what the cluster does by itself."""
+    paths: tuple[str, ...] = ()
+    """What it is about: of a put of several files the first, and the directories that the others
+    are in. "/" stands for all that are too many to name."""
+
+    def concerns(self, path: str) -> bool:
+        """Whether it is about something at, below or above a path."""
+        below = path if path == "/" else f"{path}/"
+        return any(
+            own == path or own.startswith(below) or path.startswith(own.rstrip("/") + "/")
+            for own in self.paths
+        )
 
 
 class Place(Struct, frozen=True, array_like=True, gc=False):
@@ -265,6 +278,12 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     grpc_messages: int = 0
     damaged_shards: int = 0
     corrupt_shards_seen: int = 0
+    tokens: int = 0
+    """Registered, revoked ones among them."""
+    refused: dict[str, int] = {}
+    """Attempts that agents' doors have refused since they started, by reason."""
+    audit_dropped: int = 0
+    """Lines that are missing in audit files, for full or broken disks."""
 
     def is_protected(self) -> bool:
         """Whether everything survives k losses."""

@@ -20,6 +20,7 @@ from typing import Any
 from xxhash import xxh3_64_intdigest
 
 from diskless import malloc, paths
+from diskless.agent.audit import AuditFile
 from diskless.agent.faults import Faults
 from diskless.agent.holders import Holders
 from diskless.agent.lag import LagMeter
@@ -31,6 +32,7 @@ from diskless.agent.ports import Hold, Hosts
 from diskless.agent.reader import Reader
 from diskless.agent.rebuilder import AllWorkers, Rebuilder
 from diskless.agent.replica import Replica
+from diskless.agent.revoked import Revoked
 from diskless.agent.roster import Roster
 from diskless.agent.router import Router
 from diskless.agent.scrubber import Scrubber
@@ -89,6 +91,8 @@ class NodeSettings:
     seeds: Mapping[int, str] = field(default_factory=dict)
     """gRPC addresses of other slots, as far as they are known."""
     wall_ms: Callable[[], int] = read_wall_ms
+    audit_dir: str = ""
+    """Where its audit file is; it has none if this is empty."""
     tls: Certificates | None = None
     """What this agent shows of itself at its TCP doors; None if they are not encrypted."""
 
@@ -129,6 +133,14 @@ class Node:
             suspect_s=2 * tuning.failure_timeout_s,
         )
         self.lag = LagMeter(time.monotonic)
+        self.revoked = Revoked(wall_s=lambda: self.settings.wall_ms() / 1000)
+        self.refusals = Refusals()
+        self.audit: AuditFile | None = None
+        if self.settings.audit_dir:
+            self.audit = AuditFile(
+                self.settings.audit_dir, slot=self.slot, wall_ms=self.settings.wall_ms
+            )
+            self.refusals.on_refusal(self.audit.refused)
         self.faults = Faults()
         tls = self.settings.tls
         self._tls = None if tls is None else Tls(tls, cluster=self.settings.cluster_id)
@@ -146,6 +158,7 @@ class Node:
             peers=self.peers,
             lead=self._lead,
             wall_ms=self.settings.wall_ms,
+            audit=self.audit,
         )
         self.peers.on_broken = self.replica.stream_broke
         self.namespace = Router(
@@ -164,9 +177,12 @@ class Node:
         self.memory.meter(
             lambda: {
                 "ballast": self.faults.ballast_bytes,
-                "caches": paths.bytes_remembered(),
+                "caches": paths.bytes_remembered() + self.revoked.bytes_used,
             },
-            lambda: (self.faults.ballast_bytes, paths.bytes_remembered()),
+            lambda: (
+                self.faults.ballast_bytes,
+                paths.bytes_remembered() + self.revoked.bytes_used,
+            ),
         )
         self.shards = ShardStore(memory=self.memory, now_s=time.monotonic)
         self.holders = Holders(slot=self.slot, shards=self.shards, peers=self.peers)
@@ -225,6 +241,9 @@ class Node:
             corrupt_shards_seen=lambda: self.reader.corrupt_shards_seen,
             requests=lambda: self.door.requests,
             loop_lag=self.lag.read,
+            revoked=self.revoked,
+            refused=self._refused,
+            audit_dropped=lambda: self.audit.dropped if self.audit is not None else 0,
             retain=self.peers.retain,
             repair_delay_s=tuning.repair_delay_s,
         )
@@ -232,8 +251,7 @@ class Node:
     def _open_doors(self) -> None:
         """What other agents and clients reach."""
         settings = self.settings
-        self.doorkeeper = Doorkeeper(settings.keyring, slot=self.slot)
-        self.refusals = Refusals()
+        self.doorkeeper = Doorkeeper(settings.keyring, slot=self.slot, revoked=self.revoked)
         self.server = AgentServer(
             slot=self.slot,
             doorkeeper=self.doorkeeper,
@@ -267,6 +285,7 @@ class Node:
             tuning=settings.cluster.tuning,
             memory=self.memory,
         )
+        self.revoked.on_change(self.gateway.recheck)
 
     @property
     def leading(self) -> Leader | None:
@@ -296,6 +315,8 @@ class Node:
 
     async def start(self) -> None:
         """Opens the doors. Then `form` or `recover` makes it a member."""
+        if self.audit is not None:
+            self.audit.start()
         host = self.settings.bind_host
         self.address = self.peers.address = await self.server.start(host)
         self.roster.meet({self.slot: self.address})
@@ -350,6 +371,8 @@ class Node:
         self.reader.close()
         await self.server.stop()
         await self.peers.close()
+        if self.audit is not None:
+            await asyncio.to_thread(self.audit.close)
 
     async def _join(self) -> None:
         """Enters the roster, as a voter only once it has its memory: an agent that is up
@@ -405,6 +428,13 @@ class Node:
                 malloc.trim()
                 took_s = time.monotonic() - began_s
                 pause_s = max(TRIM_INTERVAL_S, took_s / TRIM_PART)
+
+    def _refused(self) -> dict[str, int]:
+        """By reason, whatever the door."""
+        found: dict[str, int] = {}
+        for (_, reason), count in self.refusals.counts.items():
+            found[reason] = found.get(reason, 0) + count
+        return found
 
     def _holds(self) -> list[Hold]:
         if self.shards.incarnation is None:

@@ -18,6 +18,7 @@ import psutil
 
 from diskless.client import Client, connect, descriptor
 from diskless.config import ClusterSettings
+from diskless.identity.claims import Keyring
 from diskless.malloc import keep_heap
 from diskless.node import Node, NodeSettings
 from diskless.protocol.messages import Peer
@@ -46,6 +47,10 @@ class AgentProcess:
         return answer
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def resident_bytes(self) -> int:
         return int(psutil.Process(self._process.pid).memory_info().rss)
 
@@ -71,7 +76,7 @@ class ProcessCluster:
         self.settings = settings.validate()
         self.agents: dict[int, AgentProcess] = {}
         self._cluster_id = secrets.token_hex(8)
-        self._secret = secrets.token_hex(16)
+        self._secret = secrets.token_hex(32)
         self._directory = tempfile.TemporaryDirectory(prefix="diskless-")
 
     def __enter__(self) -> Self:
@@ -126,8 +131,8 @@ class ProcessCluster:
         return str(self.agents[slot].begun["socket"])
 
     @property
-    def secret(self) -> str:
-        return self._secret
+    def keyring(self) -> Keyring:
+        return Keyring.from_hex(self._cluster_id, self._secret)
 
     def _start(self, slot: int) -> None:
         self.agents[slot] = AgentProcess(

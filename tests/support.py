@@ -30,7 +30,15 @@ from diskless.codec import codec_for
 from diskless.config import MIB, Tuning
 from diskless.errors import DisklessError
 from diskless.launch.local import LocalCluster
-from diskless.model import AgentStatus, ClusterStatus, FileRecord, Stripe, StripeId, cut
+from diskless.model import (
+    AgentStatus,
+    ClusterStatus,
+    FileRecord,
+    Stripe,
+    StripeId,
+    cut,
+    format_address,
+)
 from diskless.namespace.tree import File
 from diskless.node import Node
 from tests.unit.recount import counted, recount
@@ -407,7 +415,10 @@ class Relay:
             self._port: int(address.rsplit(":", 1)[1]),
             self._lane_port: server._lane_port,
         }
+        # What the agent announces stays as it was: else nobody would take the relay for it.
         server._lane_port = self._lane_port
+        server._lanes.address = format_address(self._host, self._lane_port)
+        server._introductions.address = self._node.address
         self._flowing.set()
         await self._listen()
 

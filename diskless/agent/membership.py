@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from diskless.agent.memory import Memory
 from diskless.agent.ports import Beat, Hold, Pulse
+from diskless.agent.revoked import Revoked
 from diskless.agent.roster import Roster
 from diskless.agent.router import Router
 from diskless.agent.shards import ShardStore
@@ -38,6 +39,9 @@ class Member:
         corrupt_shards_seen: Callable[[], int],
         requests: Callable[[], int],
         loop_lag: Callable[[], LoopLag],
+        revoked: Revoked,
+        refused: Callable[[], dict[str, int]],
+        audit_dropped: Callable[[], int],
         retain: Callable[[Collection[str]], None],
         repair_delay_s: float,
     ) -> None:
@@ -53,6 +57,9 @@ class Member:
         self._corrupt_shards_seen = corrupt_shards_seen
         self._requests = requests
         self._loop_lag = loop_lag
+        self.revoked = revoked
+        self._refused = refused
+        self._audit_dropped = audit_dropped
         self.boot = ""
         self._repair_delay_s = repair_delay_s
         self._beaten_s: float | None = None
@@ -87,7 +94,9 @@ class Member:
         self._beats += 1
         self._roster.leader = beat.leader
         self._roster.inline_room = beat.inline_room
-        if beat.roster is not None:
+        self.revoked.learn(beat.revoked, upto=beat.revoked_upto, version=beat.revoked_version)
+        if beat.roster is not None and self.revoked.known:
+            # Without a roster an agent serves no clients: it must know first whom to refuse.
             self.learn(version=beat.roster_version, agents=beat.roster)
         return self.vital_signs()
 
@@ -124,6 +133,9 @@ class Member:
             undecided=self._sweeper.undecided,
             unclaimed=self._sweeper.unclaimed,
             loop_lag=self._loop_lag(),
+            revoked_version=self.revoked.version,
+            refused=self._refused(),
+            audit_dropped=self._audit_dropped(),
         )
 
     def _maybe_joined(self) -> None:

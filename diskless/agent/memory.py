@@ -50,6 +50,7 @@ LASTING = (
     "snapshots",
     "ledger",
     "answers",
+    "tokens",
     "ballast",
 )
 """Kinds that stay until somebody deletes something."""

@@ -117,6 +117,12 @@ class Beat(Struct, frozen=True):
     """None if the agent has this version already."""
     inline_room: bool
     view: int
+    revoked_version: int = 0
+    """The number of the newest revocation of a token."""
+    revoked: tuple[tuple[str, int], ...] = ()
+    """Names that the agent has not heard of, and when their tokens expire."""
+    revoked_upto: int = 0
+    """The number of the last one of these; more may follow with the next beat."""
 
 
 class Pulse(Struct, frozen=True):
@@ -139,6 +145,12 @@ class Pulse(Struct, frozen=True):
     unclaimed: tuple[Unclaimed, ...] = ()
     """What the last review of the agent's shards left open."""
     loop_lag: LoopLag = LoopLag()
+    revoked_version: int = 0
+    """The newest revocation of a token that the agent knows, with all before it."""
+    refused: dict[str, int] = {}
+    """Attempts that its doors refused, by reason, since it started."""
+    audit_dropped: int = 0
+    """Lines that are missing in its audit file."""
 
     @property
     def bytes_used(self) -> int:
@@ -171,7 +183,7 @@ class Leadership(Protocol):
         ...
 
     def roster_changed(self) -> None:
-        """An agent's address or state is another one now."""
+        """An agent's address or state is another one now, or a token was revoked."""
         ...
 
     def command_took(self, took_s: float) -> None:

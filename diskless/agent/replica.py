@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from diskless.agent.audit import AuditFile
 from diskless.agent.ports import Leadership, VoterPeers
 from diskless.agent.roster import Roster
 from diskless.config import ClusterSettings
@@ -33,6 +34,7 @@ from diskless.namespace import queries as q
 from diskless.namespace import replication as vr
 from diskless.namespace import weights
 from diskless.namespace.events import EventLog
+from diskless.namespace.lookback import Events, EventsFound, Look
 from diskless.namespace.replication import messages
 from diskless.namespace.state import NamespaceState
 
@@ -45,6 +47,9 @@ REFUSED_WITHIN_S = 0.5
 """Two broken streams to a voter in this time mean that nobody listens there."""
 SUSPECT_PAUSE_S = 0.05
 """Between two hints to the protocol that the same voter is gone."""
+
+READERS_MAX = 2
+"""Threads that look through audit files at once."""
 
 LOG_SHARE = 1 / 8
 PENDING_SHARE = 1 / 16
@@ -66,19 +71,22 @@ class Replica:
         peers: VoterPeers,
         lead: Callable[[], Leadership],
         wall_ms: Callable[[], int],
+        audit: AuditFile | None = None,
     ) -> None:
-        """`lead` begins what a leader does."""
+        """`lead` begins what a leader does; `audit` is told of every event."""
         self.slot = slot
         self.voters = settings.voters
         self._roster = roster
         self._peers = peers
         self._wall_ms = wall_ms
+        self._audit = audit
+        self._readers = asyncio.Semaphore(READERS_MAX)
         self._voter: vr.Replica | None = None
         if slot < self.voters:
             self._voter = vr.Replica(
                 slot=slot,
                 voters=self.voters,
-                machine=vr.NamespaceMachine,
+                machine=lambda: vr.NamespaceMachine(audit),
                 random=random.Random(),
                 timing=_timing(settings.tuning.failure_timeout_s),
                 limits=_limits(settings.memory_bytes),
@@ -91,7 +99,7 @@ class Replica:
         self.leading: Leadership | None = None
         """What this agent does because it leads, while it does."""
         self._closed = False
-        self._roster_version = -1
+        self._published = (-1, -1)
 
     # -- what it is ---------------------------------------------------------------
 
@@ -151,7 +159,7 @@ class Replica:
             return {}
         found = weights.by_kind(self.state)
         found["log"] = self._voter.bytes_held()
-        found["events"] = self.events.bytes_used
+        found["events"] = self._events_bytes()
         staged = self._voter.staged()
         if isinstance(staged, vr.NamespaceMachine):
             found["log"] += staged.state.bytes_used
@@ -161,11 +169,15 @@ class Replica:
         """What `weigh` tells in two numbers: what lasts, and what passes."""
         if self._voter is None:
             return 0, 0
-        passing = self._voter.bytes_held() + self.events.bytes_used
+        passing = self._voter.bytes_held() + self._events_bytes()
         staged = self._voter.staged()
         if isinstance(staged, vr.NamespaceMachine):
             passing += staged.state.bytes_used
         return self.state.bytes_used, passing
+
+    def _events_bytes(self) -> int:
+        waiting = self._audit.bytes_used if self._audit is not None else 0
+        return self.events.bytes_used + waiting
 
     def status(self) -> vr.ReplicaStatus | None:
         return self._voter.report(_clock_ms()) if self._voter is not None else None
@@ -277,7 +289,18 @@ class Replica:
         return results
 
     async def query(self, query: q.Query) -> Any:
-        return self.answer(query)
+        """As `answer`; older events come from the audit file."""
+        return await self._look_back(query) if isinstance(query, Events) else self.answer(query)
+
+    async def _look_back(self, query: Events) -> EventsFound:
+        look = Look(query)
+        if look.begin.slot != self.slot:
+            look.take(self.events.newest_first())
+        self.answer(_LEADS)  # after reading: raises if another may lead by now
+        if look.ended or self._audit is None:
+            return look.result(place=look.place() if look.ended else None)
+        async with self._readers:
+            return await asyncio.to_thread(self._audit.look_back, look)
 
     def answer(self, query: q.Query) -> Any:
         """Answers from the current state. Raises NotLeader, NoQuorum, and what the query
@@ -304,8 +327,10 @@ class Replica:
         if isinstance(query, q.Report):
             assert self.leading is not None
             return self.leading.report()
-        if isinstance(query, q.Events):
-            return self.events.after(query.after_op, limit=query.limit)
+        if isinstance(query, Events):
+            look = Look(query)
+            look.take(self.events.newest_first())
+            return look.result(place=look.place() if look.ended else None)
         return q.answer(self.state, query)
 
     def _read_allowed(self, voter: vr.Replica) -> bool:
@@ -362,9 +387,12 @@ class Replica:
                     )
                 case vr.Restored(op):
                     log.info("namespace restored op=%d", op)
-        if self.leading and self.state.roster_version != self._roster_version:
-            self._roster_version = self.state.roster_version
-            self.leading.roster_changed()
+        if self.leading:
+            state = self.state
+            versions = (state.roster_version, state.tokens.version)
+            if versions != self._published:
+                self._published = versions
+                self.leading.roster_changed()
 
     def _change_role(self, *, leads: bool) -> None:
         if self.leading is not None:
@@ -387,6 +415,8 @@ class Replica:
             future.set_result(outcome)
 
 
+_LEADS = q.Locate(())
+"""A question that only a leader answers, and that costs nothing."""
 _NOT_HERE = vr.NamespaceMachine()
 """What an agent without a voter has of the namespace: nothing."""
 

@@ -103,7 +103,7 @@ class Router:
     async def query(self, query: q.Query) -> Any:
         async def ask(slot: int, address: str, timeout_s: float) -> Any:
             if slot == self._replica.slot:
-                return self._replica.answer(query)
+                return await self._replica.query(query)
             return await self._peers.query(slot, address, query, timeout_s=timeout_s)
 
         return await self._retry(ask)

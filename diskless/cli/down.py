@@ -17,8 +17,8 @@ from diskless.cli.verb import Context, verb
 def command(context: Context, discard: bool, name: str | None) -> None:
     """End a cluster, with all that it holds.
 
-    Every process, socket and file that `up` made is removed. It refuses when files exist,
-    or when the cluster cannot say whether any do, unless --discard.
+    Every process, socket and file that `up` made is removed, but for audit files. It refuses
+    when files exist, or when the cluster cannot say whether any do, unless --discard.
     """
     context.cluster = name or context.cluster
     cluster = context.cluster_name()

@@ -38,6 +38,7 @@ VERBS = {
     "snapshot": "Keep directories as they are, and see what has changed since.",
     "clone": "Give a directory a second life of its own, at no cost in bytes.",
     "rollback": "Bring a directory back to a snapshot of it.",
+    "token": "Give clients keys of their own, list and revoke them.",
     "jar": "Print the path of the jar for Spark.",
     "spark-conf": "Print the properties for spark-submit.",
     "drain": "Move everything off an agent before maintenance.",

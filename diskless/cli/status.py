@@ -99,7 +99,22 @@ def summary_lines(status: ClusterStatus) -> list[str]:
     down = [agent.slot for agent in status.agents if agent.state in ("down", "starting")]
     if down:
         lines.append(f"not up: {', '.join(down)}")
-    return lines + unhosted_lines(status.unhosted)
+    return lines + refusal_lines(status) + unhosted_lines(status.unhosted)
+
+
+def refusal_lines(status: ClusterStatus) -> list[str]:
+    """Who was not let in, and what is not in the audit; nothing if all is well."""
+    lines = []
+    if status.refused:
+        counts = sorted(status.refused.items(), key=lambda item: (-item[1], item[0]))
+        said = ", ".join(f"{count} {reason}" for reason, count in counts)
+        lines.append(f"refused: {said}, since the agents started")
+    if status.audit_dropped:
+        lines.append(
+            f"audit: {status.audit_dropped} lines could not be written: "
+            "look at the agents' logs, and at their disks"
+        )
+    return lines
 
 
 def snapshot_lines(status: ClusterStatus) -> list[str]:

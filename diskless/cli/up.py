@@ -7,7 +7,7 @@ import click
 
 from diskless.cli import exits
 from diskless.cli.verb import Context, verb
-from diskless.config import ClusterSettings, format_bytes, parse_bytes
+from diskless.config import NO_AUDIT, ClusterSettings, format_bytes, parse_bytes
 from diskless.model import slot_name
 
 DEFAULTS = ClusterSettings()
@@ -66,6 +66,8 @@ DEFAULTS = ClusterSettings()
 @click.option("--tls-cert", metavar="FILE", help="Your own certificate, instead of the cluster's.")
 @click.option("--tls-key", metavar="FILE", help="Its key.")
 @click.option("--tls-ca", metavar="FILE", help="Who signed it; clients trust nobody else.")
+@click.option("--audit", metavar=f"DIR|{NO_AUDIT}", show_default="audit/ beside descriptors",
+              help="Where agents keep audit files, on every host.")  # fmt: skip
 @click.option(
     "--chaos/--no-chaos", default=None, help="Let `diskless chaos` plant faults in its agents."
 )
@@ -82,6 +84,7 @@ def command(
     tls_cert: str | None,
     tls_key: str | None,
     tls_ca: str | None,
+    audit: str | None,
     chaos: bool | None,
     reset: bool,
 ) -> None:
@@ -115,6 +118,7 @@ def command(
         "tls_cert": tls_cert,
         "tls_key": tls_key,
         "tls_ca": tls_ca,
+        "audit": audit,
         "chaos": chaos,
     }
     settings = running.settings_for(

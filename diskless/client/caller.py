@@ -260,7 +260,9 @@ class Caller:
         except (Unavailable, Unauthorized) as error:
             self._routes.failed(peer, time.monotonic())
             self._doubt(peer, error)
-            raise Unavailable(str(error)) from error
+            if isinstance(error, Unauthorized):  # Another may be an agent.
+                raise Unavailable(str(error)) from error
+            raise
         self._strangers.pop(address(peer), None)
         welcome = connection.welcome
         assert welcome is not None

@@ -21,6 +21,7 @@ from diskless.client.files import PUT_BYTES_MAX, Reader, Writer, read_bytes
 from diskless.client.upload import Frames, Upload
 from diskless.config import KIB
 from diskless.errors import BadRequest, NoCluster, NotFound, UploadLost
+from diskless.identity.claims import Claims, Role
 from diskless.model import ClusterStatus, Event
 from diskless.protocol.messages import (
     Change,
@@ -31,6 +32,7 @@ from diskless.protocol.messages import (
     Drain,
     Empty,
     Events,
+    IssueToken,
     Kind,
     List,
     Listing,
@@ -40,6 +42,8 @@ from diskless.protocol.messages import (
     Put,
     Rename,
     RenameSnapshot,
+    Revoked,
+    RevokeToken,
     Rollback,
     Snapshot,
     SnapshotInfo,
@@ -48,6 +52,8 @@ from diskless.protocol.messages import (
     Status,
     Summary,
     Summed,
+    TokenInfo,
+    Tokens,
     Usage,
 )
 
@@ -56,6 +62,7 @@ SMALL_BYTES_MAX = 64 * KIB
 """Files up to this size go straight to the leader."""
 LIST_ENTRIES = 1000
 """Entries in one page of a listing."""
+EVENTS_PER_PAGE = 2000
 EVENTS = 1000
 """Events that are asked for, unless the caller says how many."""
 RESTARTS_MAX = 2
@@ -290,15 +297,64 @@ class Client:
         """The agents and their gateways, as one of them knows them."""
         return cast(list[Peer], self._caller.call(Kind.ROSTER, Empty(), what="agents").meta.agents)
 
-    def events(self, after: int = 0, limit: int = EVENTS) -> Sequence[Event]:
-        """The newest commands of the namespace's log after an op, in words, oldest first.
+    def events(
+        self,
+        after: int = 0,
+        limit: int = EVENTS,
+        *,
+        who: str = "",
+        path: str = "",
+        since_ms: int = 0,
+    ) -> Sequence[Event]:
+        """The newest commands of the namespace's log after an op, in words, oldest first; only
+        those that `who` asked for, that concern `path`, since a time, if these are given.
 
         The leader remembers some thousands, and none from before it got its memory from
-        another voter.
+        another voter; older ones come from its audit file, if agents have any.
         """
-        meta = Events(after, limit)
-        page = self._caller.call(Kind.EVENTS, meta, what="events").meta
-        return cast(list[Event], page.events)
+        pages: list[Sequence[Event]] = []
+        before, more = "", limit > 0
+        while more:
+            meta = Events(after, min(limit, EVENTS_PER_PAGE), who, path, since_ms, before)
+            page = self._caller.call(Kind.EVENTS, meta, what="events").meta
+            pages.append(page.events)
+            limit -= len(page.events)
+            before, more = page.before, bool(page.before) and limit > 0
+        return [event for page in reversed(pages) for event in page]
+
+    # Tokens.
+
+    def issue_token(
+        self, name: str, *, paths: Sequence[str], writes: bool = False, expires_s: int = 0
+    ) -> bool:
+        """Registers a token, which is made elsewhere (`diskless.identity`), so that it is
+        listed. Whether it was not known. Raises AlreadyExists if the name is another token's,
+        or was revoked; Forbidden unless we are an admin."""
+        meta = IssueToken(name, list(paths), writes, expires_s)
+        return bool(self._caller.call(Kind.ISSUE_TOKEN, meta, what=f"token {name}").meta.issued)
+
+    def register_token(self, claims: Claims) -> bool:
+        """As `issue_token`. Raises BadRequest for claims that are not a client's."""
+        if claims.role is not Role.CLIENT:
+            raise BadRequest(f"the key of {claims.name!r} is no token: only clients have those")
+        return self.issue_token(
+            claims.name, paths=claims.paths, writes=claims.writes, expires_s=claims.expires_s
+        )
+
+    def tokens(self) -> Iterator[TokenInfo]:
+        """The tokens that were registered, and the names that were revoked, by name."""
+        after, more = "", True
+        while more:
+            page = self._caller.call(Kind.TOKENS, Tokens(after), what="tokens").meta
+            yield from page.tokens
+            more = page.more and bool(page.tokens)
+            after = page.tokens[-1].name if more else ""
+
+    def revoke_token(self, name: str) -> Revoked:
+        """Makes a token good for nothing, at every agent within a heartbeat, whether it was
+        registered or not. Raises Forbidden unless we are an admin."""
+        reply = self._caller.call(Kind.REVOKE_TOKEN, RevokeToken(name), what=f"revoke {name}")
+        return cast(Revoked, reply.meta)
 
     def drain(self, slot: int, *, undo: bool = False) -> bool:
         """Begins to move everything off an agent, which gets no new shards from now on;

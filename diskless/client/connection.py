@@ -2,7 +2,8 @@
 
 It owns its socket and nothing else. One thread at a time uses it. It never retries: it
 either gives the reply to a request or, if anything about the stream is wrong (closed,
-silent, garbled), closes itself and raises Unavailable; after that it is useless.
+silent, garbled), closes itself and raises Unavailable, or Unauthorized where the agent says that
+it will not speak to us any more; after that it is useless.
 A refusal is a reply like any other, with `error` set. Nothing of a reply is used before its
 checksum was compared.
 
@@ -13,7 +14,6 @@ closed from the start, without a word on the stream.
 import atexit
 import os
 import socket
-import ssl
 import time
 import weakref
 from collections.abc import Sequence
@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from diskless.config import KIB
-from diskless.errors import BadFrame, DisklessError, Garbled, Unavailable
+from diskless.errors import BadFrame, DisklessError, Garbled, Unauthorized, Unavailable
 from diskless.model import ClusterStatus, slot_name
 from diskless.protocol import messages
 from diskless.protocol.frames import (
@@ -42,13 +41,6 @@ from diskless.protocol.frames import (
 from diskless.protocol.messages import Kind, Peer
 
 Buffer = bytes | bytearray | memoryview
-
-_TLS_ALERT = b"\x15\x03"
-"""How what an agent that expects TLS says to a client without begins."""
-
-TLS_RECORD_BYTES = 16 * KIB
-JOIN_BYTES_MAX = 4 * KIB
-"""Smaller parts of a frame are encrypted together with the next."""
 
 _REPLIES: dict[Kind, Any] = {
     Kind.HELLO: messages.Challenged,
@@ -79,6 +71,9 @@ _REPLIES: dict[Kind, Any] = {
     Kind.DIFF: messages.Changes,
     Kind.USAGE: messages.Used,
     Kind.RENEW: messages.Certificate,
+    Kind.ISSUE_TOKEN: messages.Issued,
+    Kind.REVOKE_TOKEN: messages.Revoked,
+    Kind.TOKENS: messages.TokenList,
     Kind.FAULTS: messages.Planted,
 }
 _DECODERS = {kind: msgspec.json.Decoder(type_) for kind, type_ in _REPLIES.items()}
@@ -244,8 +239,6 @@ class Connection:
         except OSError as error:
             raise self._broken(say_why(error)) from error
         if not count:
-            if self._buffer[:2] == _TLS_ALERT:
-                raise self._broken("expects TLS, and the authority of its cluster is not known")
             raise self._broken("closed the connection")
         return count
 
@@ -300,52 +293,14 @@ class Connection:
     def _unexpected(self, header: Header, meta: Buffer) -> DisklessError:
         """A gateway that refuses the connection itself has no request to name."""
         if header.kind == Kind.REFUSED:
-            return self._broken(f"refused the connection: {self._decode_refusal(meta)}")
+            refusal = self._decode_refusal(meta)
+            broken = self._broken(f"refused the connection: {refusal}")
+            return Unauthorized(str(broken)) if isinstance(refusal, Unauthorized) else broken
         return self._broken(f"sent kind {header.kind} for request {header.request}, never asked")
 
     def _broken(self, why: str, kind: type[Unavailable] = Unavailable) -> Unavailable:
         self.close()
         return kind(f"{describe(self.peer)} {why}")
-
-
-class TlsConnection(Connection):
-    """A connection whose socket encrypts."""
-
-    _socket: ssl.SSLSocket
-
-    def is_stale(self) -> bool:
-        """Asked of the socket below: an idle connection has nothing to decrypt."""
-        try:
-            self._socket.settimeout(0)
-            socket.socket.recv(self._socket, 1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        return True
-
-    def _send_all(self, buffers: list[Buffer], deadline: float) -> None:
-        """An encrypting socket takes one buffer at a time. A small one goes with the next: a
-        record of its own costs more than copying it."""
-        small = b""
-        for buffer in buffers:
-            if len(buffer) <= JOIN_BYTES_MAX:
-                small += buffer
-                continue
-            if small:
-                self._send_one(small + bytes(buffer[: TLS_RECORD_BYTES - len(small)]), deadline)
-                buffer = memoryview(buffer)[TLS_RECORD_BYTES - len(small) :]
-                small = b""
-            self._send_one(buffer, deadline)
-        if small:
-            self._send_one(small, deadline)
-
-    def _send_one(self, buffer: Buffer, deadline: float) -> None:
-        self._limit_wait(deadline)
-        try:
-            self._socket.sendall(buffer)
-        except OSError as error:
-            raise self._broken(say_why(error)) from error
 
 
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()

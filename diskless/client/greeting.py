@@ -11,8 +11,9 @@ import ssl
 import time
 from functools import lru_cache
 
-from diskless.client.connection import Connection, TlsConnection, describe, say_why
+from diskless.client.connection import Connection, describe, say_why
 from diskless.client.descriptor import Descriptor
+from diskless.client.tls import TlsConnection
 from diskless.errors import DisklessError, Unauthorized, Unavailable
 from diskless.identity import handshake
 from diskless.model import slot_name
@@ -95,23 +96,24 @@ class Greeter:
         except (OSError, ValueError, OverflowError) as error:
             raise Unavailable(f"{describe(peer)}: {say_why(error)}") from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._encrypt(sock, peer, host) if self._authority else Connection(sock, peer)
+        return (
+            self._encrypt(sock, peer, host, deadline) if self._authority else Connection(sock, peer)
+        )
 
-    def _encrypt(self, sock: socket.socket, peer: Peer, host: str) -> Connection:
+    def _encrypt(self, sock: socket.socket, peer: Peer, host: str, deadline: float) -> Connection:
         # Not everybody needs it, and it takes longer to import than all the rest.
         from diskless.identity.certificates import expected_name
 
         name = expected_name(self.cluster, peer.slot, host, by_host=self._by_host)
+        connection = TlsConnection(sock, peer, _context(self._authority), name=name)
         try:
-            encrypted = _context(self._authority).wrap_socket(sock, server_hostname=name)
-        except (OSError, ValueError) as error:
-            sock.close()
+            connection.shake_hands(deadline)
+        except ssl.SSLError as error:
+            connection.close()
             raise self._untrusted(peer, name, error) from error
-        return TlsConnection(encrypted, peer)
+        return connection
 
-    def _untrusted(self, peer: Peer, name: str, error: Exception) -> DisklessError:
-        if not isinstance(error, ssl.SSLError):
-            return Unavailable(f"{describe(peer)}: {say_why(error)}")
+    def _untrusted(self, peer: Peer, name: str, error: ssl.SSLError) -> DisklessError:
         if not isinstance(error, ssl.SSLCertVerificationError):
             if error.reason in ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING"):
                 return Unavailable(f"{describe(peer)} does not speak TLS, as its cluster does")

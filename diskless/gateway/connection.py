@@ -278,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(meta, Prove) and self._pending is not None:
             principal = self._pending.admit(Proof(meta.proof))
             self._gateway.admit(self)
-            self.visitor = Visitor(self.number, principal, self.refuse_and_close)
+            self.visitor = Visitor(self.number, principal)
             self._parser.body_bytes_max = META_BYTES_MAX + PAYLOAD_BYTES_MAX
         else:
             raise BadFrame("the first two frames must be hello and prove")
@@ -393,21 +393,19 @@ class Connection(asyncio.BufferedProtocol):
     def refuse(self, number: int, error: DisklessError) -> None:
         self._send(Kind.REFUSED, number, encode(Refusal.of(error)), (), 0)
 
-    def refuse_and_close(self, error: DisklessError, number: int | None = None) -> None:
+    def refuse_and_close(self, error: DisklessError) -> None:
         """Says once, to the client and to the log, why this connection ends."""
         if self._closed:
             return
         self._gateway.refusals.note("gateway", error, describe_peer(self.transport))
-        if number is None:
-            header = self._parser.last_header
-            number = header.request if header else self._refused_number
-        self.refuse(number, error)
+        header = self._parser.last_header
+        self.refuse(header.request if header else self._refused_number, error)
         if self.visitor is not None:
-            self._hang_up()
+            self.hang_up()
         else:
             self.close()
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
         """Ends the connection when the client does, or after a while anyway.
 
         What it is sending meanwhile is thrown away: it would lose the refusal if its next

@@ -37,12 +37,13 @@ from diskless.gateway.certificate import CertificateDoor
 from diskless.gateway.history import HistoryDoor
 from diskless.gateway.marks import Marks
 from diskless.gateway.server import Answer, ConnectionId
+from diskless.gateway.tokens import TokensDoor
 from diskless.gateway.visitor import Visitor
 from diskless.identity.certificates import Certificates
-from diskless.model import Event, FileRecord, Stripe, cut, slot_name
+from diskless.model import FileRecord, Stripe, cut, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
-from diskless.namespace.events import EVENTS_MAX
+from diskless.namespace.lookback import Events
 from diskless.namespace.views import PathStatus
 from diskless.protocol import messages as m
 from diskless.protocol.frames import PAYLOAD_BYTES_MAX
@@ -96,8 +97,8 @@ class ClientDoor:
             Kind.DELETE: self._delete,
             Kind.SUMMARY: self._summary,
             Kind.STATUS: self._status,
-            Kind.DRAIN: self._drain,
             **(history := HistoryDoor(namespace)).handlers,
+            **(tokens := TokensDoor(namespace, cluster_id=cluster_id)).handlers,
             Kind.RENEW: CertificateDoor(tls).renew,
             Kind.FAULTS: self._plant,
         }
@@ -112,7 +113,9 @@ class ClientDoor:
             Kind.STAT: self._stat,
             Kind.LIST: self._list,
             Kind.EVENTS: self._events,
+            Kind.DRAIN: self._drain,
             **history.personal,
+            **tokens.personal,
         }
 
     # -- what the gateway asks --------------------------------------------------
@@ -170,8 +173,8 @@ class ClientDoor:
         if meta.session != visitor.session:
             try:
                 visitor.session_count = self._marks.session_count(visitor.principal, meta.session)
-            except Forbidden as error:
-                visitor.hang_up(error)  # the next guess costs a connection
+            except Forbidden:
+                visitor.unwelcome = True  # the next guess costs a connection
                 raise
             visitor.session = meta.session
         meta.session = visitor.session_count
@@ -332,20 +335,23 @@ class ClientDoor:
     def _status(self, meta: m.Empty, _: Payload) -> Answer | Awaitable[Answer]:
         return self._ask(q.Report(), lambda report: report)
 
-    def _events(self, visitor: Visitor, meta: m.Events, _: Payload) -> Answer | Awaitable[Answer]:
-        if not visitor.rights.bound:
-            return self._ask(q.Events(meta.after, meta.limit), m.EventPage)
+    async def _events(self, visitor: Visitor, meta: m.Events, _: Payload) -> Answer:
+        query = Events(
+            meta.after,
+            meta.limit,
+            meta.who,
+            meta.path,
+            meta.since_ms,
+            meta.before,
+            within=visitor.principal.claims.paths if visitor.rights.bound else (),
+        )
+        found = await self._namespace.query(query)
+        return m.EventPage(found.events, found.before), ()
 
-        def reply(events: Sequence[Event]) -> m.EventPage:
-            shown = [event for event in events if visitor.rights.covers(_path_of(event))]
-            return m.EventPage(shown[-max(meta.limit, 0) :] if meta.limit > 0 else [])
-
-        return self._ask(q.Events(meta.after, EVENTS_MAX), reply)
-
-    async def _drain(self, meta: m.Drain, _: Payload) -> Answer:
+    async def _drain(self, visitor: Visitor, meta: m.Drain, _: Payload) -> Answer:
         if not meta.undo:
             self._check_drain(meta.slot)
-        done = await self._namespace.run(c.Drain(meta.slot, not meta.undo))
+        done = await self._namespace.run(c.Drain(meta.slot, not meta.undo, visitor.principal.name))
         return m.Drained(done.changed), ()
 
     def _check_drain(self, slot: int) -> None:
@@ -359,7 +365,7 @@ class ClientDoor:
             )
 
     async def _session(self, visitor: Visitor, meta: m.Empty, _: Payload) -> Answer:
-        done = await self._namespace.run(c.OpenSession())
+        done = await self._namespace.run(c.OpenSession(visitor.principal.name))
         return m.Session(self._marks.session(visitor.principal, done.number)), ()
 
     async def _mkdirs(self, meta: m.Mkdirs, _: Payload) -> Answer:
@@ -480,11 +486,6 @@ def _way_status(found: PathStatus) -> m.Status:
     if found.record is not None:
         raise Forbidden(f"{found.path} is a file, and not covered by the token")
     return _path_status(found)
-
-
-def _path_of(event: Event) -> str:
-    """ "" for one that is about the cluster and no path."""
-    return str(getattr(event, "path", ""))
 
 
 def _path_status(found: PathStatus) -> m.Status:

@@ -76,6 +76,9 @@ RULES: dict[Kind, Rule] = {
     Kind.DIFF: Rule(read=_path),
     Kind.USAGE: Rule(read=_path),
     Kind.RENEW: _ADMIN,
+    Kind.ISSUE_TOKEN: _ADMIN,
+    Kind.REVOKE_TOKEN: _ADMIN,
+    Kind.TOKENS: _ADMIN,
     Kind.FAULTS: _ADMIN,
 }
 

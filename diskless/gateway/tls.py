@@ -15,15 +15,19 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from diskless.config import KIB
-from diskless.errors import BadFrame
+from diskless.errors import BadFrame, Unauthorized
+from diskless.protocol.frames import MAGIC
 
 if TYPE_CHECKING:
     from diskless.gateway.connection import Buffer, Connection
 
 RECEIVED_BYTES = 64 * KIB
 """What is received at once, into a buffer that all connections of a gateway share."""
-ENCRYPTED_BYTES = 64 * KIB
+ENCRYPTED_BYTES = 32 * KIB
 """What is encrypted at once: OpenSSL's buffer keeps the size that it once had."""
+
+_FRAME = MAGIC.to_bytes(2)
+"""How a frame begins that is not encrypted."""
 
 
 class TlsLayer(asyncio.BufferedProtocol):
@@ -38,6 +42,9 @@ class TlsLayer(asyncio.BufferedProtocol):
         """Whether its handshake has ended well."""
         self._over = False
         """Whether nothing more is decrypted or encrypted."""
+        self._first = True
+        self._plain = False
+        """Whether the other side turned out not to encrypt."""
         self._reading = True
         self._resuming = False
 
@@ -51,9 +58,26 @@ class TlsLayer(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if not self._over:
-            self._incoming.write(self._buffer[:nbytes])
-            self._take_in()
+        if self._over:
+            return
+        if self._first:
+            self._first = False
+            if self._buffer[:2] == _FRAME and nbytes >= len(_FRAME):
+                self._refuse_plain()
+                return
+        self._incoming.write(self._buffer[:nbytes])
+        self._take_in()
+
+    def _refuse_plain(self) -> None:
+        """A client that does not encrypt would only see that it is not understood."""
+        self._over = self._plain = True
+        self._above.refuse_and_close(
+            Unauthorized(
+                "this agent speaks TLS alone, and you do not know the authority of its cluster: "
+                "use the cluster's descriptor, or set DISKLESS_CA",
+                why="no TLS",
+            )
+        )
 
     def pause_writing(self) -> None:
         self._above.pause_writing()
@@ -84,18 +108,19 @@ class TlsLayer(asyncio.BufferedProtocol):
     def _decrypt(self) -> None:
         """Hands on what has come, until there is no more or it is told to pause. A record has
         16 KiB at most, so that several fill the buffer of the connection."""
-        while self._reading and not self._over:
+        tls, incoming = self._tls, self._incoming
+        while self._reading and not self._over and (incoming.pending or tls.pending()):
             view = self._above.get_buffer(-1)
             size, filled = len(view), 0
             ended = False
             try:
-                while filled < size:
-                    count = cast(int, self._tls.read(size - filled, view[filled:]))
+                while filled < size and (incoming.pending or tls.pending()):
+                    count = cast(int, tls.read(size - filled, view[filled:]))
                     if not count:
                         ended = True
                         break
                     filled += count
-            except ssl.SSLWantReadError:
+            except ssl.SSLWantReadError:  # it has a part of a record
                 if not filled:
                     return
             if filled:
@@ -129,16 +154,20 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def writelines(self, parts: "Iterable[Buffer]") -> None:
         """Before the handshake has ended there is nobody to tell anything."""
+        if self._plain:
+            self._below.writelines(parts)
         if not self._shaken:
             return
         encrypted: list[bytes] = []
         for part in parts:
             view = memoryview(part).cast("B")
-            while view:
-                view = view[self._tls.write(view) :]
+            for start in range(0, len(view), ENCRYPTED_BYTES):
+                # Its buffer has room for any size, so it takes all of it.
+                self._tls.write(view[start : start + ENCRYPTED_BYTES])
                 if self._outgoing.pending >= ENCRYPTED_BYTES:
                     encrypted.append(self._outgoing.read())
-        encrypted.append(self._outgoing.read())
+        if self._outgoing.pending:
+            encrypted.append(self._outgoing.read())
         if len(encrypted) == 1:
             self._below.write(encrypted[0])
         else:

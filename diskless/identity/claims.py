@@ -65,7 +65,7 @@ class Claims(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     def leads_to(self, path: str) -> bool:
         """Whether one of its own lies below the directory `path`."""
         below = "/" if path == "/" else f"{path}/"
-        return any(own.startswith(below) for own in self.paths)
+        return any(own.startswith(below) and own != below for own in self.paths)
 
     def check(self) -> "Claims":
         """Returns itself. Raises BadRequest for what nobody may claim."""
@@ -185,9 +185,12 @@ def parse_token(token: str) -> Credential:
         )
     read_claims(text)
     try:
-        return Credential(text, _decode(key))
+        credential = Credential(text, _decode(key))
     except ValueError:
-        raise Unauthorized("that token is damaged: copy all of it") from None
+        credential = Credential(text, b"")
+    if len(credential.key) != KEY_BYTES:
+        raise Unauthorized("that token is damaged: copy all of it")
+    return credential
 
 
 def _encode(data: bytes) -> str:

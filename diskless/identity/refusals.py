@@ -19,6 +19,9 @@ KEYS_MAX = 256
 TEXT_CHARS_MAX = 300
 
 
+Tell = Callable[[str, DisklessError, str], None]
+
+
 class Seldom:
     """Says of each key, of which it knows so many, when it was last spoken of."""
 
@@ -51,6 +54,12 @@ class Refusals:
         self.counts: Counter[tuple[str, str]] = Counter()
         """By door and reason, since the agent started."""
         self._seldom = Seldom(LOG_INTERVAL_S, now_s)
+        self._heard: list[Tell] = []
+
+    def on_refusal(self, tell: Tell) -> None:
+        """`tell` hears of each: the door, the error and the peer. It must neither wait nor
+        write as much as strangers like."""
+        self._heard.append(tell)
 
     def note(self, door: str, error: DisklessError, peer: object) -> None:
         """`peer` is whoever was refused, in words."""
@@ -61,6 +70,8 @@ class Refusals:
                 "refused door=%s why=%r peer=%s error=%s times=%d",
                 door, why, one_line(peer), one_line(error), count,
             )  # fmt: skip
+        for tell in self._heard:
+            tell(door, error, one_line(peer))
 
     def by_reason(self) -> dict[str, dict[str, int]]:
         """For each door that refused anybody, how many for which reason."""

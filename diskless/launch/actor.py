@@ -21,7 +21,7 @@ import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 import uvloop
@@ -96,14 +96,22 @@ class AgentState:
     """It needs a ticket; `error` says why, if it has had one."""
 
 
+class Trouble(NamedTuple):
+    """Why an agent does not serve. Replaced as a whole: other threads read it."""
+
+    error: str = ""
+    wants_keys: bool = False
+
+
 class AgentActor:
     def __init__(self, args: AgentArgs) -> None:
         self._args = args
-        self._error = ""
-        self._wants_keys = False
+        self._trouble = Trouble()
+        self._lacks_keys = False
         self._ticket: Ticket | None = None
         self._refused = ""
         """Why the last ticket was of no use."""
+        self._said = ""
         self._woken = threading.Event()
         self._formed = False
         self._node: Node | None = None
@@ -118,13 +126,13 @@ class AgentActor:
     # What `up`, `down` and other agents call, on Ray's threads.
 
     def state(self) -> AgentState:
-        args, node = self._args, self._node
+        args, node, trouble = self._args, self._node, self._trouble
         state = AgentState(
             slot=args.slot,
             cluster_id=args.cluster_id,
             pid=os.getpid(),
-            error=self._error,
-            wants_keys=self._wants_keys,
+            error=trouble.error,
+            wants_keys=trouble.wants_keys,
         )
         if node is None:
             return state
@@ -153,7 +161,7 @@ class AgentActor:
 
     def redeem(self, ticket: Ticket) -> None:
         """Gets the keys for it, if there are none here."""
-        self._wants_keys = False
+        self._trouble = Trouble()
         self._ticket = ticket
         self._woken.set()
 
@@ -182,20 +190,22 @@ class AgentActor:
                 self._tell(error)
             except Exception as error:  # the edge of a thread: see the module
                 log.exception("agent failed slot=%s", slot_name(self._args.slot))
-                self._error = f"{type(error).__name__}: {error}"
+                self._trouble = Trouble(f"{type(error).__name__}: {error}")
             self._woken.wait(RETRY_PAUSE_S)
             self._woken.clear()
 
     def _tell(self, error: DisklessError) -> None:
         """What an operator can mend: once in the log, for as long as it is so in the state."""
         said = f"{error.reason}: {error}"
-        if said != self._error:
+        if said != self._said:
             log.error("agent does not start slot=%s error=%s", slot_name(self._args.slot), said)
-        self._error = said
+        self._said = said
+        self._trouble = Trouble(said, self._lacks_keys)
 
     async def _serve(self) -> None:
         # Imported here: what fails here is tried again, at the top it would be final.
         from diskless.launch.agents import Identity
+        from diskless.launch.audit import audit_dir
         from diskless.launch.certify import certificates_for
         from diskless.launch.rehoster import RayHosts
         from diskless.node import Node, NodeSettings
@@ -223,6 +233,7 @@ class AgentActor:
                     slot=args.slot,
                     hosts=(bind_host, address, socket.gethostname()),
                 ),
+                audit_dir=audit_dir(args.settings, args.cluster_id),
             ),
             hosts=RayHosts(Identity(args.settings, keys, args.one_host)),
         )
@@ -240,19 +251,20 @@ class AgentActor:
         """From the file on this host, else for a ticket. Raises LaunchFailed."""
         args = self._args
         path = rundir.key_path(args.cluster_id)
+        self._lacks_keys = False
         keys = keyfile.read(path, cluster=args.cluster_id)
         if keys is not None:
             return keys
         ticket, self._ticket = self._ticket, None
+        self._lacks_keys = True
         if ticket is None:
-            self._wants_keys = True
             raise LaunchFailed(NO_KEYS.format(slot=args.slot, refused=self._refused))
         try:
             keys = await redeem(ticket)
         except LaunchFailed as error:
             self._refused = f" ({error})"
-            self._wants_keys = True
             raise
+        self._lacks_keys = False
         keyfile.write(path, keys)
         return keys
 

@@ -44,10 +44,12 @@ class LocalCluster:
         hosts: Mapping[int, str] | None = None,
         wall_clocks: Mapping[int, Callable[[], int]] | None = None,
         tls: bool = False,
+        audit_dir: str = "",
     ) -> None:
         """`hosts` names the failure domain of slots; by default all share one. `wall_clocks`
         are read, in milliseconds, by slots whose wall clock is not the machine's. `tls` makes an
-        authority for this cluster, which issues a certificate to each agent."""
+        authority for this cluster, which issues a certificate to each agent. Agents have audit
+        files if `audit_dir` says where."""
         self.settings = replace(settings, tls=tls or bool(settings.tls)).validate()
         self.secret = make_root().hex()
         self.cluster_id = secrets.token_hex(8)
@@ -57,6 +59,7 @@ class LocalCluster:
         self.nodes: dict[int, Node] = {}
         self._hosts = dict(hosts or {})
         self._wall_clocks = dict(wall_clocks or {})
+        self._audit_dir = audit_dir
         self._dir = Path(tempfile.mkdtemp(prefix="diskless-"))
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -194,6 +197,7 @@ class LocalCluster:
                 node="local",
                 seeds={other: node.address for other, node in self.nodes.items()},
                 wall_ms=self._wall_clocks.get(slot, read_wall_ms),
+                audit_dir=self._audit_dir,
             )
         )
         await node.start()

@@ -49,6 +49,9 @@ class Commit(_Command, frozen=True, tag=True, array_like=True):
 class OpenSession(_Command, frozen=True, tag=True, array_like=True):
     """Begins a client's numbered row of mutations; the answer is its session."""
 
+    who: str = ""
+    """The principal whose it is."""
+
 
 class Mkdirs(_Command, frozen=True, tag=True, array_like=True):
     session: int
@@ -171,6 +174,7 @@ class Drain(_Command, frozen=True, tag=True, array_like=True):
 
     slot: int
     draining: bool
+    who: str = ""
 
 
 class Doubt(_Command, frozen=True, tag=True, array_like=True):
@@ -213,6 +217,25 @@ class Limit(_Command, frozen=True, tag=True, array_like=True):
     says so as the voters' memory fills: all of them refuse what is beyond it alike."""
 
     bytes_max: int
+
+
+class IssueToken(_Command, frozen=True, tag=True, array_like=True):
+    """Registers a token, without its key: `changed` says whether it was not known. Refused if
+    the name is taken by another, or was revoked."""
+
+    name: str
+    paths: tuple[str, ...]
+    writes: bool
+    expires_s: int
+    who: str = ""
+
+
+class RevokeToken(_Command, frozen=True, tag=True, array_like=True):
+    """From now on no agent lets the holder of a token in. Never refused, and works for
+    names that were never registered: `number` is 1 for those that were."""
+
+    name: str
+    who: str = ""
 
 
 class AgentUp(_Command, frozen=True, tag=True, array_like=True):
@@ -258,6 +281,8 @@ Command = (
     | AgentSlow
     | Drain
     | Limit
+    | IssueToken
+    | RevokeToken
 )
 
 

@@ -6,8 +6,8 @@ are made when somebody asks. What a replica got by a snapshot it has no events o
 """
 
 from collections import deque
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,13 +21,17 @@ EVENTS_MAX = 2000
 EVENT_BYTES = 640
 """What one takes, with paths of usual length; 360 were measured for a put."""
 TEXT_CHARS_MAX = 300
-"""Longer ones are cut, so that all events fit in one frame, escaped as they may be."""
+"""Longer ones are cut: texts, and the paths in them."""
+PATHS_MAX = 8
+"""That an event names; if it is about more, then about everything."""
 
 
 class _Put(Struct, frozen=True, gc=False):
     path: str
     files: int
     bytes: int
+    more: tuple[str, ...] = ()
+    """The directories that further files are in."""
 
 
 class _Relocated(Struct, frozen=True, gc=False):
@@ -50,6 +54,7 @@ class _Doubted(Struct, frozen=True, gc=False):
 
 class _Kept(Struct, frozen=True, gc=False):
     path: str
+    more: tuple[str, ...]
     directories: int
     name: str
     cut: bool
@@ -75,21 +80,35 @@ _Small = (
     | c.AgentSlow
     | c.Drain
     | c.Limit
+    | c.IssueToken
+    | c.RevokeToken
 )
 _What = _Put | _Relocated | _Repaired | _Reaped | _Doubted | _Kept | _Forgotten | _Small
 
 
-class _Note(Struct, frozen=True, gc=False):
+class Note(Struct, frozen=True, gc=False):
     op: int
     time_ms: int
     elapsed_ms: int
     what: _What
     result: c.Result
+    who: str
+
+
+class Audit(Protocol):
+    """Who is told of every event, as it is noted. Must neither wait nor fail."""
+
+    def note(self, note: Note) -> None: ...
+
+    def gap(self, op: int) -> None:
+        """What came up to `op` was not noted here: the state came from elsewhere."""
+        ...
 
 
 class EventLog:
-    def __init__(self) -> None:
-        self._notes: deque[_Note] = deque(maxlen=EVENTS_MAX)
+    def __init__(self, audit: Audit | None = None) -> None:
+        self._notes: deque[Note] = deque(maxlen=EVENTS_MAX)
+        self._audit = audit
 
     @property
     def bytes_used(self) -> int:
@@ -103,21 +122,37 @@ class EventLog:
         *,
         time_ms: int,
         elapsed_ms: int,
+        who_of: Callable[[int], str],
     ) -> None:
+        """`who_of` says whose a session is."""
         if isinstance(command, c.Commit):
+            session, who = -1, ""
+            notes, audit = self._notes, self._audit
             for put, result in zip(command.puts, results, strict=True):
                 if type(result) is not c.Done:
                     result = _short(result)
-                self._notes.append(_Note(op, time_ms, elapsed_ms, _summary(put.files), result))
+                if put.session != session:
+                    session, who = put.session, who_of(put.session)
+                note = Note(op, time_ms, elapsed_ms, _summary(put.files), result, who)
+                notes.append(note)
+                if audit is not None:
+                    audit.note(note)
         elif not isinstance(command, c.Sweep):
             # The delete has been noted, and many sweeps follow a large one.
-            what = _shortened(command)
-            self._notes.append(_Note(op, time_ms, elapsed_ms, what, _short(results[0])))
+            what, result = _shortened(command), _short(results[0])
+            note = Note(op, time_ms, elapsed_ms, what, result, _who(command, who_of))
+            self._notes.append(note)
+            if self._audit is not None:
+                self._audit.note(note)
 
-    def after(self, op: int, *, limit: int) -> list[Event]:
-        """The newest events of later ops, `limit` at most, oldest first."""
-        newest = [note for note in islice(self._newest_first(), max(limit, 0)) if note.op > op]
-        return [_event(note) for note in reversed(newest)]
+    def restored(self, op: int) -> None:
+        """The state is that after `op`, and was copied."""
+        if self._audit is not None:
+            self._audit.gap(op)
+
+    def newest_first(self) -> Iterator[Event]:
+        """What is remembered, in words."""
+        return map(describe, self._newest_first())
 
     def per_second(self, *, elapsed_ms: int, window_ms: int) -> float:
         """How many there were each second lately, as far back as is remembered."""
@@ -131,7 +166,7 @@ class EventLog:
             window_ms = max(elapsed_ms - self._notes[0].elapsed_ms, 1)
         return count * 1000 / window_ms
 
-    def _newest_first(self) -> Iterator[_Note]:
+    def _newest_first(self) -> Iterator[Note]:
         return reversed(self._notes)
 
 
@@ -139,7 +174,22 @@ def _summary(files: tuple[c.NewFile, ...]) -> _Put:
     path = files[0].path[:TEXT_CHARS_MAX] if files else ""
     if len(files) == 1:
         return _Put(path, 1, files[0].size)
-    return _Put(path, len(files), sum(file.size for file in files))
+    size = sum(file.size for file in files)
+    return _Put(path, len(files), size, _named(file.path.rpartition("/")[0] for file in files[1:]))
+
+
+def _named(found: Iterable[str]) -> tuple[str, ...]:
+    """Each of these paths once, or everything if they are many."""
+    known = dict.fromkeys(found)
+    return tuple(_cut(path) or "/" for path in known) if len(known) < PATHS_MAX else ("/",)
+
+
+def _who(command: c.Command, who_of: Callable[[int], str]) -> str:
+    """Who asked for a command; "" if nobody did."""
+    if isinstance(command, c.OpenSession | c.Drain | c.IssueToken | c.RevokeToken):
+        return command.who
+    session = getattr(command, "session", None)
+    return "" if session is None else who_of(session)
 
 
 def _short(result: c.Result) -> c.Result:
@@ -170,26 +220,49 @@ def _shortened(command: c.Command) -> _What:
         case c.Rename() | c.Clone():
             return replace(command, source=_cut(command.source), target=_cut(command.target))
         case c.CreateSnapshot(paths=paths, name=name, cut=cut):
-            return _Kept(_cut(paths[0]) if paths else "nothing", len(paths), _cut(name), cut)
+            first = _cut(paths[0]) if paths else "nothing"
+            return _Kept(first, _named(paths[1:]), len(paths), _cut(name), cut)
         case c.DeleteSnapshots(path=path, names=names):
             return _Forgotten(_cut(path), _cut(names[0]) if names else "", len(names))
         case c.RenameSnapshot(path=path, old=old, new=new):
             return replace(command, path=_cut(path), old=_cut(old), new=_cut(new))
         case c.Rollback():
             return replace(command, path=_cut(command.path), name=_cut(command.name))
+        case c.IssueToken(paths=paths):
+            return replace(command, paths=_named(paths))
         case c.Commit() | c.Sweep():
             raise AssertionError("one event for each of its puts, and none")
         case _:
             return command
 
 
-def _event(note: _Note) -> Event:
+def describe(note: Note) -> Event:
     kind, text = _words(note.what, note.result)
     if isinstance(note.result, c.Refused):
         text = f"{text} refused: {note.result.message}"
     if len(text) > TEXT_CHARS_MAX:
         text = f"{text[: TEXT_CHARS_MAX - 1]}…"
-    return Event(note.op, note.time_ms, kind, text)
+    return Event(note.op, note.time_ms, kind, text, note.who, _paths(note.what))
+
+
+def _paths(what: _What) -> tuple[str, ...]:
+    match what:
+        case _Put(path, _, _, more):
+            return (path, *more)
+        case c.Mkdirs(path=path) | c.Delete(path=path) | c.RenameSnapshot(path=path):
+            return (path,)
+        case _Kept(path=path, more=more):
+            return (path, *more)
+        case _Forgotten(path=path):
+            return (path,)
+        case c.Rename(source=source, target=target) | c.Clone(source=source, target=target):
+            return (source, target)
+        case c.Rollback(path=path, cut=cut):
+            return ("/",) if cut else (path,)
+        case c.IssueToken(paths=paths):
+            return paths
+        case _:
+            return ()
 
 
 def _words(what: _What, result: c.Result) -> tuple[str, str]:
@@ -198,7 +271,7 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
     match what:
         case _Kept() | _Forgotten() | c.RenameSnapshot() | c.Clone() | c.Rollback():
             return _words_of_the_past(what, number)
-        case _Put(path, files, size):
+        case _Put(path, files, size, _):
             more = f" and {files - 1} more" if files > 1 else ""
             return "put", f"put {path}{more} {format_bytes(size)}"
         case _Relocated(files, stripes):
@@ -235,13 +308,19 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
             return "drain", f"{slot_name(slot)} " + ("drains" if draining else "drains no more")
         case c.Limit(bytes_max):
             return "limit", f"the namespace may grow to {format_bytes(bytes_max)}"
+        case c.IssueToken(name=name, paths=paths, writes=writes):
+            known = ", which was known" if idle else ""
+            rights = "rw" if writes else "r"
+            return "token", f"token {name} issued {rights} {' '.join(paths)}{known}"
+        case c.RevokeToken(name):
+            return "token", f"token {name} revoked" + (", which it was" if idle else "")
 
 
 def _words_of_the_past(
     what: _Kept | _Forgotten | c.RenameSnapshot | c.Clone | c.Rollback, number: int
 ) -> tuple[str, str]:
     match what:
-        case _Kept(path, directories, name, cut):
+        case _Kept(path, _, directories, name, cut):
             more = f" and {directories - 1} more" if directories > 1 else ""
             kind = "cut" if cut else "snapshot"
             return "snapshot", f"{kind} {name or f'number {number}'} of {path}{more}"

@@ -6,10 +6,12 @@ import msgspec
 from msgspec import Struct
 
 from diskless.errors import PathIsFile
-from diskless.model import Event, FileRecord, HeldShard, Place, Stripe
+from diskless.model import FileRecord, HeldShard, Place, Stripe
 from diskless.namespace.compare import DiffPage, diff_page
 from diskless.namespace.ledger import Verdict
+from diskless.namespace.lookback import Events, EventsFound
 from diskless.namespace.state import NamespaceState
+from diskless.namespace.tokens import Token
 from diskless.namespace.tree import Directory
 from diskless.namespace.usage import UsagePage, usage_page
 from diskless.namespace.views import PathStatus, SnapshotStatus, Summary, snapshot_status
@@ -95,10 +97,10 @@ class Report(_Query, frozen=True, tag=True, array_like=True):
     """The whole cluster's status, as JSON; answered by the leader's agent."""
 
 
-class Events(_Query, frozen=True, tag=True, array_like=True):
-    """The newest commands after an op, in words; answered by the leader's agent."""
+class Tokens(_Query, frozen=True, tag=True, array_like=True):
+    """Those named beyond `after`, by name."""
 
-    after_op: int
+    after: str
     limit: int
 
 
@@ -113,6 +115,7 @@ Query = (
     | Usage
     | Diff
     | Review
+    | Tokens
     | Report
     | Events
 )
@@ -125,6 +128,11 @@ class Listed(Struct, frozen=True, array_like=True):
 
 class SnapshotsListed(Struct, frozen=True, array_like=True):
     entries: list[SnapshotStatus]
+    more: bool
+
+
+class TokensListed(Struct, frozen=True, array_like=True):
+    entries: list[Token]
     more: bool
 
 
@@ -145,7 +153,8 @@ ANSWERS: dict[type, Any] = {
     Diff: DiffPage,
     Review: list[Verdict],
     Report: bytes,
-    Events: list[Event],
+    Tokens: TokensListed,
+    Events: EventsFound,
 }
 
 encode = msgspec.msgpack.Encoder().encode
@@ -183,6 +192,8 @@ def answer(state: NamespaceState, query: Query) -> Any:
             return _diff(state, query)
         case Review(place, shards):
             return [state.ledger.verdict(shard, place) for shard in shards]
+        case Tokens(after, limit):
+            return _tokens(state, after, min(max(limit, 1), PAGE_ENTRIES_MAX))
         case Report() | Events():
             raise AssertionError("for the agent to answer, which knows more than the state")
 
@@ -203,6 +214,16 @@ def _snapshots(state: NamespaceState, path: str, after: int, limit: int) -> Snap
             break
         found.append(snapshot_status(snapshot))
     return SnapshotsListed(found, more)
+
+
+def _tokens(state: NamespaceState, after: str, limit: int) -> TokensListed:
+    entries, more = state.tokens.page(after=after, limit=limit)
+    size = 0
+    for count, token in enumerate(entries):
+        size += 6 * (len(token.name) + sum(map(len, token.paths))) + ENTRY_BYTES
+        if count and size > PAGE_BYTES_MAX:
+            return TokensListed(entries[:count], True)
+    return TokensListed(entries, more)
 
 
 def _diff(state: NamespaceState, query: Diff) -> DiffPage:

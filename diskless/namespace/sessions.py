@@ -49,9 +49,12 @@ class _Session:
     """A client's answers. Row `n` of `_row` is that of sequence `_first + n`: what the
     answer's number and `changed` make together, or _NOT_RUN; then its time."""
 
-    __slots__ = ("_first", "_row", "newest", "refusals", "used_ms")
+    __slots__ = ("_first", "_row", "newest", "refusals", "used_ms", "who")
 
-    def __init__(self, used_ms: int, newest: int = 0, first: int = 0, rows: int = 0) -> None:
+    def __init__(
+        self, used_ms: int, newest: int = 0, first: int = 0, rows: int = 0, who: str = ""
+    ) -> None:
+        self.who = sys.intern(who)  # A principal has many sessions.
         self.newest = newest
         self.used_ms = used_ms
         self.refusals: dict[int, str] | None = None  # their reasons, by sequence
@@ -61,13 +64,14 @@ class _Session:
     @property
     def bytes_used(self) -> int:
         refusals = len(self.refusals) if self.refusals else 0
-        return SESSION_BYTES + ANSWER_BYTES * (len(self._row) >> 1) + REFUSAL_BYTES * refusals
+        rows = ANSWER_BYTES * (len(self._row) >> 1)
+        return SESSION_BYTES + len(self.who) + rows + REFUSAL_BYTES * refusals
 
     @property
-    def bare(self) -> tuple[int, int, int, int]:
+    def bare(self) -> tuple[int, int, int, int, str]:
         """The session without its answers, as it is made again: what it weighs is part of the
         state, so its rows must be as many, also those of numbers that never came."""
-        return self.used_ms, self.newest, self._first, len(self._row) >> 1
+        return self.used_ms, self.newest, self._first, len(self._row) >> 1, self.who
 
     def get(self, sequence: int) -> Result | None:
         """The answer; a refusal has its reason, and no message any more."""
@@ -146,11 +150,16 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, *, elapsed_ms: int) -> int:
-        """A new session's number."""
+    def who(self, session: int) -> str:
+        """Whose a session is; "" if it has expired."""
+        known = self._sessions.get(session)
+        return "" if known is None else known.who
+
+    def open(self, who: str = "", *, elapsed_ms: int) -> int:
+        """A new session's number; `who` is the principal's name."""
         self._expire(elapsed_ms, limit=EXPIRE_AT_ONCE_MAX)
         self._last += 1
-        self.add(self._last, _Session(elapsed_ms))
+        self.add(self._last, _Session(elapsed_ms, who=who))
         return self._last
 
     def add(self, number: int, session: _Session) -> None:

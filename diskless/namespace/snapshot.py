@@ -20,6 +20,7 @@ from diskless.namespace.doomed import Job
 from diskless.namespace.history import Snapshot
 from diskless.namespace.sessions import _Session
 from diskless.namespace.state import NamespaceState
+from diskless.namespace.tokens import Token
 from diskless.namespace.tree import File
 
 CHUNK_ROWS_MAX = 1000
@@ -32,6 +33,7 @@ _Row = tuple[Any, ...]
 _Doomed = list[tuple[int, list[int]]]  # files left, numbers of what is pending
 _Kept = list[tuple[int, str, str, int, int, int, str, int]]
 """Of each snapshot: id, path, name, number of its root, time, op, cut, size of the cut."""
+_SessionRow = tuple[int, int, int, int, int, str]
 _Answers = list[tuple[int, int, c.Result]]  # session, sequence, answer
 _SECTIONS: dict[str, Any] = {
     "counters": list[Any],
@@ -48,8 +50,9 @@ _SECTIONS: dict[str, Any] = {
     "doubted": list[tuple[int, int, int]],
     "fences": list[tuple[int, int, int]],
     "reaped": list[tuple[int, int, int]],
-    "sessions": list[tuple[int, int, int, int, int]],
+    "sessions": list[_SessionRow],
     "answers": _Answers,
+    "tokens": list[tuple[Token]],
 }
 _DECODERS = {name: msgspec.msgpack.Decoder(rows) for name, rows in _SECTIONS.items()}
 _CHUNK = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
@@ -97,6 +100,9 @@ def snapshot(state: NamespaceState) -> Iterator[bytes]:
             for sequence, answer in known.items()
         ),
     )
+    yield from _chunks(
+        "tokens", ((token,) for token in state.tokens.by_name.values()), size=_token_bytes
+    )
 
 
 def _forest(state: NamespaceState) -> Iterator[bytes]:
@@ -142,6 +148,7 @@ def _counters(state: NamespaceState) -> list[int]:
         state._last_file,
         state.sessions._last,
         state.history.last,
+        state.tokens.version,
         ledger.live_bytes,
         ledger.payload_bytes,
         ledger.stored_bytes,
@@ -151,6 +158,11 @@ def _counters(state: NamespaceState) -> list[int]:
 def _record_bytes(row: _Row) -> int:
     record: FileRecord = row[0]
     return 60 + len(record.inline or b"") + 40 * len(record.extents)
+
+
+def _token_bytes(row: _Row) -> int:
+    token: Token = row[0]
+    return 60 + len(token.name) + sum(map(len, token.paths))
 
 
 def _stripe_bytes(row: _Row) -> int:
@@ -201,6 +213,7 @@ class Restorer:
             state._last_file,
             state.sessions._last,
             state.history.last,
+            state.tokens.version,
             ledger.live_bytes,
             ledger.payload_bytes,
             ledger.stored_bytes,
@@ -258,9 +271,13 @@ class Restorer:
         for slot, incarnation, counter in rows:
             self._state.ledger.reaped.setdefault((slot, incarnation), set()).add(counter)
 
-    def _sessions(self, rows: list[tuple[int, int, int, int, int]]) -> None:
-        for number, *bare in rows:
-            self._state.sessions.add(number, _Session(*bare))
+    def _sessions(self, rows: list[_SessionRow]) -> None:
+        for number, used_ms, newest, first, count, who in rows:
+            self._state.sessions.add(number, _Session(used_ms, newest, first, count, who))
+
+    def _tokens(self, rows: list[tuple[Token]]) -> None:
+        for (token,) in rows:
+            self._state.tokens.add(token)
 
     def _answers(self, rows: _Answers) -> None:
         for number, sequence, answer in rows:

@@ -32,6 +32,7 @@ from diskless.namespace.ledger import Ledger
 from diskless.namespace.paged import Paged
 from diskless.namespace.roster import Roster
 from diskless.namespace.sessions import Mutation, Sessions, refused_before
+from diskless.namespace.tokens import Token, Tokens
 from diskless.namespace.tree import File, Node, Spot, Tree, descend
 from diskless.namespace.views import PathStatus, Summary, status_of
 from diskless.repair import condition
@@ -67,6 +68,7 @@ class NamespaceState:
         self.health = self.roster.health
         self.ledger = Ledger(self.health)
         self.sessions = Sessions()
+        self.tokens = Tokens()
         self.files: Paged[File] = Paged()  # what is doomed too
         self.op = 0  # the place in the log of the last command
         self.clock_ms = 0
@@ -111,8 +113,8 @@ class NamespaceState:
                 | c.Rollback()
             ):
                 return (self._once(command, past.run, self, command),)
-            case c.OpenSession():
-                return (self._open_session(),)
+            case c.OpenSession(who):
+                return (self._open_session(who),)
             case c.Relocate():
                 return (self._relocate(command),)
             case c.MoveShards(moves):
@@ -137,6 +139,12 @@ class NamespaceState:
             case c.Limit(bytes_max):
                 changed, self.bytes_max = bytes_max != self.bytes_max, bytes_max
                 return (c.Done(changed=changed),)
+            case c.IssueToken():
+                return (self._issue_token(command),)
+            case c.RevokeToken(name):
+                self.tokens.forget(now_ms=self.clock_ms)
+                changed = self.tokens.revoke(name, now_ms=self.clock_ms)
+                return (c.Done(int(self.tokens.is_registered(name)), changed=changed),)
         return (c.Done(),)
 
     def _once(
@@ -164,16 +172,28 @@ class NamespaceState:
         self.sessions.record(command.session, command.sequence, result)
         return result
 
-    def _open_session(self) -> c.Result:
+    def _issue_token(self, command: c.IssueToken) -> c.Result:
+        token = Token(command.name, command.paths, command.writes, command.expires_s, self.clock_ms)
+        self.tokens.forget(now_ms=self.clock_ms)
+        try:
+            if self.tokens.has(token):
+                return c.Done(changed=False)
+            self.check_room(token.bytes_used, f"the token {token.name!r}")
+        except DisklessError as error:
+            return c.Refused.of(error)
+        self.tokens.add(token)
+        return c.Done()
+
+    def _open_session(self, who: str) -> c.Result:
         spare = self.bytes_max // SESSION_SPARE
-        if self._lacks_room(weights.SESSION_BYTES - spare):
+        if self._lacks_room(weights.SESSION_BYTES + len(who) - spare):
             return c.Refused.of(
                 CapacityExceeded(
                     f"{len(self.sessions)} clients have sessions and the namespace "
                     f"{self._fullness()}: delete files, or start the cluster with more --memory"
                 )
             )
-        return c.Done(self.sessions.open(elapsed_ms=self.elapsed_ms))
+        return c.Done(self.sessions.open(who, elapsed_ms=self.elapsed_ms))
 
     # -- memory -----------------------------------------------------------------
 

@@ -42,6 +42,8 @@ ANSWER_BYTES = 18
 """Of a session's row of answers, where most of them lie side by side as numbers."""
 REFUSAL_BYTES = 88
 """Of an answer that is a refusal, beside its place in the row."""
+TOKEN_BYTES = 328
+"""A token in its tables, revoked as it may be, beside its name and its paths."""
 
 
 def name_bytes(name: str) -> int:
@@ -57,6 +59,10 @@ def entry_bytes(name: str) -> int:
 
 def snapshot_bytes(path: str, name: str, cut: str) -> int:
     return SNAPSHOT_BYTES + name_bytes(path) + name_bytes(name) + (name_bytes(cut) if cut else 0)
+
+
+def token_bytes(name: str, own: Sequence[str]) -> int:
+    return TOKEN_BYTES + name_bytes(name) + sum(map(name_bytes, own))
 
 
 def path_bytes(path: str) -> int:
@@ -106,6 +112,7 @@ def total(state: "NamespaceState") -> int:
         + EXTENT_BYTES * state.extents
         + (REAPED_BYTES * sum(map(len, ledger.reaped.values())) if ledger.reaped else 0)
         + state.sessions.bytes_used
+        + state.tokens.bytes_used
     )
 
 
@@ -123,4 +130,5 @@ def by_kind(state: "NamespaceState") -> dict[str, int]:
         + EXTENT_BYTES * state.extents
         + REAPED_BYTES * sum(map(len, ledger.reaped.values())),
         "answers": state.sessions.bytes_used,
+        "tokens": state.tokens.bytes_used,
     }

@@ -47,6 +47,9 @@ class Kind(IntEnum):
     USAGE = 26
     PROVE = 27
     RENEW = 28
+    ISSUE_TOKEN = 29
+    REVOKE_TOKEN = 30
+    TOKENS = 31
     FAULTS = 32
     DONE = 0x80
     REFUSED = 0x81
@@ -373,13 +376,79 @@ class Summed(Struct):
     bytes: int
 
 
-class Events(Struct):
-    after: int = 0
+class Events(Struct, omit_defaults=True):
+    """The newest after an op, that `who` asked for and that concern `path`, since a time; what
+    is empty or 0 does not matter. `before` is where an earlier page said to go on."""
+
+    after: Natural = 0
     limit: int = 1000
+    who: str = ""
+    path: str = ""
+    since_ms: Natural = 0
+    before: str = ""
 
 
 class EventPage(Struct):
     events: list[Event]
+    before: str = ""
+    """Where to go on, further back; empty at the end."""
+
+
+class IssueToken(Struct):
+    """Registers a token; its key stays with whoever made it."""
+
+    name: str
+    paths: list[str]
+    writes: bool = False
+    expires_s: Natural = 0
+
+
+class Issued(Struct):
+    issued: bool
+    """False if the same token was known already."""
+
+
+class RevokeToken(Struct):
+    name: str
+
+
+class Revoked(Struct, frozen=True):
+    revoked: bool
+    """False if it was so already."""
+    registered: bool
+    """Whether a token of that name was."""
+
+
+class Tokens(Struct):
+    """Those named beyond `after`, by name."""
+
+    after: str = ""
+    limit: int = 1000
+
+
+class TokenInfo(Struct, frozen=True):
+    name: str
+    paths: list[str]
+    """Empty if it was revoked and never registered."""
+    writes: bool
+    expires_s: int
+    issued_ms: int
+    revoked_ms: int
+    """0 if it is not revoked."""
+
+    @property
+    def rights(self) -> str:
+        return "" if not self.paths else "rw" if self.writes else "r"
+
+    def state(self, now_s: float) -> str:
+        if self.revoked_ms:
+            return "revoked"
+        return "expired" if 0 < self.expires_s <= now_s else "valid"
+
+
+class TokenList(Struct):
+    tokens: list[TokenInfo]
+    more: bool
 
 
 class Faults(Struct, omit_defaults=True):
@@ -484,6 +553,9 @@ REQUESTS: dict[Kind, type[Struct]] = {
     Kind.DIFF: Diff,
     Kind.USAGE: Usage,
     Kind.RENEW: Renew,
+    Kind.ISSUE_TOKEN: IssueToken,
+    Kind.REVOKE_TOKEN: RevokeToken,
+    Kind.TOKENS: Tokens,
     Kind.FAULTS: Faults,
 }
 

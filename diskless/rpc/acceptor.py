@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from diskless.errors import DisklessError, Unauthorized, Unavailable
+from diskless.errors import DisklessError, Unauthorized
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class TlsAcceptor:
             task.add_done_callback(lambda done: self._strangers.pop(done, None))
             if len(self._strangers) > self._strangers_max:
                 eldest = next(iter(self._strangers))
-                crowd = Unavailable("too many callers are in TLS's handshake")
+                crowd = Unauthorized("others came after it", why="too many callers")
                 self._on_refused(crowd, self._strangers.pop(eldest))
                 eldest.cancel()
 

@@ -2,7 +2,7 @@
 
 Two calls. `Introduction.Knock` brings the caller's claims and nonce and gets the agent's
 challenge. Then the stream itself is opened with the caller's proof, and the agent's welcome is
-its first answer: the caller says nothing before. All of it is metadata, which gRPC bounds to a
+its first answer: the caller says nothing before that. All of it is metadata, which gRPC bounds to a
 few KiB: a stranger's stream is never read from, where a message may have 16 MiB, and none is
 left waiting. What is proved includes whom the caller means, at which address, for which
 service: so nobody at another address can pass it on.
@@ -130,14 +130,15 @@ class Introducer:
         knock = (KNOCK_KEY, msgspec.msgpack.encode(caller.knock()))
         call = channel.stream_stream(KNOCK_METHOD)(metadata=(*facts.metadata, knock))
         try:
-            said = await _first_words(call, CHALLENGE_KEY)
-        except grpc.aio.AioRpcError as error:
-            if error.code() in _NO_AGENT:
-                self._expose(facts, one_line(error.details()))
-            raise
+            if (code := await call.code()) in _NO_AGENT:
+                self._expose(facts, one_line(await call.details()))
+            if code is not grpc.StatusCode.OK:
+                raise await _error_of(call)
+            # Not the initial metadata: that of a call which is over may be lost on its way.
+            given = dict(await call.trailing_metadata() or ())
         finally:
             call.cancel()
-        challenge = _decode(said, Challenge)
+        challenge = _decode(given.get(CHALLENGE_KEY), Challenge)
         proof = caller.answer(challenge) if challenge is not None else None
         if challenge is None or proof is None:
             self._expose(facts, "it cannot prove that it is")
@@ -152,7 +153,10 @@ class Introducer:
     ) -> Any:
         stream = channel.stream_stream(facts.method)(metadata=(proof,))
         try:
-            welcome = _decode(await _first_words(stream, WELCOME_KEY), Proof)
+            given = dict(await stream.initial_metadata() or ())
+            if WELCOME_KEY not in given and await stream.code() is not grpc.StatusCode.OK:
+                raise await _error_of(stream)
+            welcome = _decode(given.get(WELCOME_KEY), Proof)
             if welcome is None or not caller.is_welcome(welcome):
                 self._expose(facts, "it is not who answered before")
         except BaseException:  # also when cancelled: nobody else knows of it
@@ -168,14 +172,10 @@ class Introducer:
         raise AgentGone(f"{who}: {how}")
 
 
-async def _first_words(call: Any, key: str) -> bytes:
-    """What an answer's metadata has under `key`. Raises AioRpcError if there is no answer."""
-    given = dict(await call.initial_metadata() or ())
-    if key not in given and (code := await call.code()) is not grpc.StatusCode.OK:
-        nothing = grpc.aio.Metadata()
-        raise grpc.aio.AioRpcError(code, nothing, nothing, details=await call.details())
-    said = given.get(key, b"")
-    return said if isinstance(said, bytes) else said.encode()
+async def _error_of(call: Any) -> grpc.aio.AioRpcError:
+    """Of a call that has ended."""
+    nothing = grpc.aio.Metadata()
+    return grpc.aio.AioRpcError(await call.code(), nothing, nothing, details=await call.details())
 
 
 def _decode(data: object, kind: type[S]) -> S | None:

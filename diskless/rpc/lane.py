@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from diskless.errors import BadFrame, BadRequest, DisklessError, Unauthorized, Unavailable
+from diskless.errors import BadFrame, BadRequest, DisklessError, Unauthorized
 from diskless.identity.claims import Credential, Role
 from diskless.identity.handshake import (
     HANDSHAKE_TIMEOUT_S,
@@ -252,7 +252,7 @@ class LaneDoor:
         if len(self._strangers) > STRANGERS_MAX:
             eldest = next(iter(self._strangers))
             del self._strangers[eldest]
-            eldest.refuse(Unavailable("too many callers have not proved themselves"))
+            eldest.refuse(Unauthorized("others came after it", why="too many callers"))
 
     def refuse(self, error: DisklessError, peer: object) -> None:
         self._refusals.note(DOOR, error, peer)
@@ -275,10 +275,10 @@ class LaneDoor:
         return hello, pending
 
     def admit(self, inbound: "_Inbound", pending: Pending, data: bytes) -> None:
-        """Raises Unauthorized, BadFrame, Unavailable."""
+        """Raises Unauthorized, BadFrame."""
         pending.admit(_decode(data, Proof))
         if len(self._open) - len(self._strangers) >= LANES_MAX:
-            raise Unavailable(f"there are {LANES_MAX} lanes already")
+            raise Unauthorized(f"there are {LANES_MAX} lanes already", why="too many lanes")
         self._strangers.pop(inbound, None)
 
 

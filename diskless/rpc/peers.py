@@ -183,6 +183,9 @@ class Peers:
             roster=b"" if beat.roster is None else msgspec.msgpack.encode(beat.roster),
             inline_room=beat.inline_room,
             view=beat.view,
+            revoked_version=beat.revoked_version,
+            revoked=msgspec.msgpack.encode(beat.revoked) if beat.revoked else b"",
+            revoked_upto=beat.revoked_upto,
         )
         answer, _ = await self._call(
             MEMBERSHIP, agent.slot, agent.address, call, timeout_s=timeout_s
@@ -203,6 +206,9 @@ class Peers:
             loop_lag=LoopLag(
                 answer.loop_lag.p50_ms, answer.loop_lag.p99_ms, answer.loop_lag.max_ms
             ),
+            revoked_version=answer.revoked_version,
+            refused=dict(answer.refused),
+            audit_dropped=answer.audit_dropped,
         )
 
     def post(self, slot: int, address: str, message: bytes) -> None:

@@ -58,6 +58,7 @@ SERVER_OPTIONS = (
 
 _decode_stripe = msgspec.msgpack.Decoder(Stripe).decode
 _decode_roster = msgspec.msgpack.Decoder(tuple[AgentInfo, ...]).decode
+_decode_revoked = msgspec.msgpack.Decoder(tuple[tuple[str, int], ...]).decode
 
 
 class Namespace(Protocol):
@@ -178,7 +179,7 @@ class AgentServer:
         except DisklessError as error:
             await self._refuse(context, error)
         else:
-            await context.send_initial_metadata(((CHALLENGE_KEY, challenge),))
+            context.set_trailing_metadata(((CHALLENGE_KEY, challenge),))
 
     async def _admit(
         self, context: grpc.aio.ServicerContext, method: str, *more: tuple[str, str]
@@ -285,10 +286,20 @@ class AgentServer:
     def _on_beat(self, call: Any, _: memoryview) -> Item:
         try:
             roster = _decode_roster(call.roster) if call.roster else None
+            revoked = _decode_revoked(call.revoked) if call.revoked else ()
         except msgspec.DecodeError as error:
-            raise BadFrame(f"malformed roster: {error}") from None
+            raise BadFrame(f"malformed beat: {error}") from None
         pulse = self._member.pulse(
-            Beat(call.leader, call.roster_version, roster, call.inline_room, call.view)
+            Beat(
+                call.leader,
+                call.roster_version,
+                roster,
+                call.inline_room,
+                call.view,
+                call.revoked_version,
+                revoked,
+                call.revoked_upto,
+            )
         )
         holds = [
             membership_pb2.Hold(slot=h.slot, incarnation=h.incarnation, counter=h.counter)
@@ -321,5 +332,8 @@ class AgentServer:
                 p99_ms=pulse.loop_lag.p99_ms,
                 max_ms=pulse.loop_lag.max_ms,
             ),
+            revoked_version=pulse.revoked_version,
+            refused=pulse.refused,
+            audit_dropped=pulse.audit_dropped,
         )
         return answer, None

@@ -4,49 +4,63 @@ import threading
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from diskless.config import MIB
-from diskless.errors import BadRequest, DisklessError
-from diskless.model import Place, Stripe
+from diskless.errors import BadRequest, DisklessError, Forbidden
+from diskless.model import Place
 from diskless.protocol import messages as m
 from diskless.protocol.messages import Kind
 from tests.cluster.test_comeback import Hand
 from tests.conftest import Connect, StartCluster
-from tests.support import STRIPED, eventually
+from tests.support import STRIPED, on_loop
 
 BEYOND = 2**64
-PLACES = (Place(0, 1), Place(1, 1), Place(2, 1))
-SOUND = Stripe("0.1.1", 2, 1, 10, PLACES)
-"""As far as an agent can tell."""
-BAD_STRIPES = {
-    "slot": Stripe(f"{BEYOND}.1.1", 2, 1, 10, PLACES),
-    "negative": Stripe("0.1.-5", 2, 1, 10, PLACES),
-    "number": Stripe(f"0.1.{BEYOND}", 2, 1, 10, PLACES),
-    "digits": Stripe("0.1.1_0", 2, 1, 10, PLACES),
-    "place": Stripe("0.1.1", 2, 1, 10, (Place(0, 1), Place(1, BEYOND), Place(2, 1))),
-    "version": Stripe("0.1.1", 2, 1, 10, PLACES, BEYOND),
+
+
+def _sealed(hand: Hand) -> m.MarkedStripe:
+    stripes = hand.seal(bytes(STRIPED.stripe_bytes))
+    assert isinstance(stripes[0], m.MarkedStripe)
+    return stripes[0]
+
+
+CHANGES = {
+    "id": {"id": "0.1.77"},
+    "another writer": {"id": f"{BEYOND}.1.1"},
+    "size": {"payload_bytes": 10},
+    "protection": {"parity_shards": 0},
+    "place": {"places": (Place(0, 1), Place(1, BEYOND), Place(2, 1))},
+    "version": {"version": BEYOND},
+    "codec": {"codec": "none"},
+    "mark": {"mark": "0" * 24},
+    "no mark": {"mark": ""},
 }
 
 
-@pytest.mark.parametrize("bad", BAD_STRIPES)
-def test_an_agent_lives_on_with_a_client_that_resumes_what_nobody_made(
-    start: StartCluster, connect: Connect, bad: str
+@pytest.mark.parametrize("change", CHANGES)
+def test_only_a_stripe_that_is_as_it_was_sealed_is_resumed(
+    start: StartCluster, connect: Connect, change: str
 ) -> None:
-    """It tells of the stripes that it keeps with every heartbeat."""
+    """An agent tells of the stripes that it keeps with every heartbeat."""
     cluster = start(agents=4, data_shards=2, parity_shards=1, tuning=STRIPED)
-    client = connect(cluster)
-    beats = client.status().grpc_messages
+    sealed = _sealed(Hand(cluster, 0))
+    forged = structs.replace(sealed, **CHANGES[change])
     hand = Hand(cluster, 3)
-    with pytest.raises(BadRequest):
-        hand.done(Kind.WRITE, m.Write(7, 10, [BAD_STRIPES[bad]]), b"x")
-    eventually(lambda: client.status().grpc_messages > beats + 40)
-    assert [agent.state for agent in client.status().agents] == ["up"] * 4
+    with pytest.raises(Forbidden, match="was not sealed for 'admin'"):
+        hand.done(Kind.WRITE, m.Write(7, forged.payload_bytes, [forged]), b"x")
+    resumed = hand.done(Kind.WRITE, m.Write(7, sealed.payload_bytes, [sealed]), b"x")
+    assert resumed.received == sealed.payload_bytes + 1
+    assert [agent.state for agent in connect(cluster).status().agents] == ["up"] * 4
 
 
-def test_a_resumed_stripe_that_may_be_real_is_kept(start: StartCluster) -> None:
-    """Else the others would be refused for another reason."""
+def test_forty_thousand_forged_stripes_cost_no_more_than_to_read_them(start: StartCluster) -> None:
     cluster = start(agents=4, data_shards=2, parity_shards=1, tuning=STRIPED)
-    assert Hand(cluster, 3).done(Kind.WRITE, m.Write(7, 10, [SOUND]), b"x").received == 11
+    hand = Hand(cluster, 3)
+    forged = [m.MarkedStripe(f"{n}.1.1", 2, 1, 10, (), 0, "") for n in range(40_000)]
+    before = on_loop(cluster, lambda: len(cluster.nodes[3].uploads.holds()))
+    with pytest.raises(Forbidden):
+        hand.done(Kind.WRITE, m.Write(7, 400_000, forged), b"x")
+    assert on_loop(cluster, lambda: len(cluster.nodes[3].uploads.holds())) == before
 
 
 def _put(hand: Hand, path: str, session: int, sequence: int) -> None:

@@ -8,8 +8,9 @@ import pytest
 from msgspec import Struct
 
 from diskless.checksum import file_checksum
-from diskless.client import connection as connections
 from diskless.client.connection import Reply
+from diskless.client.descriptor import load
+from diskless.client.greeting import Greeter
 from diskless.config import MIB
 from diskless.errors import UploadLost
 from diskless.launch.local import LocalCluster
@@ -42,10 +43,10 @@ class Hand:
     def __init__(self, cluster: LocalCluster, slot: int) -> None:
         node = cluster.nodes[slot]
         peer = m.Peer(slot, node.gateway_address, node.settings.socket_path, "localhost", True)
-        self.connection = connections.connect(
-            peer, cluster=cluster.cluster_id, secret=cluster.secret, client="test",
-            deadline=time.monotonic() + DEADLINE_S,
-        )  # fmt: skip
+        known = load(cluster.settings.name)
+        self.connection = Greeter(known).connect(
+            peer, client="test", deadline=time.monotonic() + DEADLINE_S
+        )
 
     def ask(self, kind: Kind, meta: Struct, payload: bytes = b"") -> Reply:
         deadline = time.monotonic() + DEADLINE_S

@@ -7,13 +7,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import grpc
+import msgspec
 import pytest
 
 import diskless
 from diskless.client import Client
-from diskless.client import connection as connections
+from diskless.client.descriptor import load
+from diskless.client.greeting import Greeter
 from diskless.config import KIB, MIB
 from diskless.errors import (
     AlreadyExists,
@@ -23,6 +26,7 @@ from diskless.errors import (
     Unavailable,
     UploadLost,
 )
+from diskless.identity.claims import Credential
 from diskless.launch.local import LocalCluster
 from diskless.model import Extent, slot_name
 from diskless.namespace import queries as q
@@ -32,10 +36,7 @@ from diskless.rpc.services import (
     MEMBERSHIP,
     NAMESPACE,
     PROTOCOL,
-    PROTOCOL_KEY,
-    SECRET_KEY,
     SHARDS,
-    SLOT_KEY,
     format_protocol,
 )
 from diskless.rpc.v1 import shards_pb2
@@ -352,44 +353,36 @@ def _wait_for(cluster: LocalCluster, slot: int, *, up: bool) -> None:
 
 
 @pytest.mark.parametrize("door", ["unix", "tcp"])
-@pytest.mark.parametrize("secret", ["", "wrong"])
-def test_a_client_without_the_secret_is_refused(
-    start: StartCluster, door: str, secret: str
-) -> None:
+def test_a_client_with_a_wrong_key_is_refused(start: StartCluster, door: str) -> None:
     cluster = start()
     node = cluster.nodes[2]
     socket = node.settings.socket_path if door == "unix" else ""
     gateway = node.gateway_address if door == "tcp" else ""
     peer = Peer(2, gateway, socket, "localhost", True)
     deadline = time.monotonic() + 5
-    with pytest.raises(Unauthorized):
-        connections.connect(peer, cluster="", secret=secret, client="stranger", deadline=deadline)
-    connections.connect(
-        peer, cluster="", secret=cluster.secret, client="friend", deadline=deadline
-    ).close()
+    known = load(cluster.settings.name)
+    wrong = msgspec.structs.replace(known, secret="00" * 32)
+    with pytest.raises(Unauthorized, match="is not an agent of cluster"):
+        Greeter(wrong).connect(peer, client="stranger", deadline=deadline)
+    Greeter(known).connect(peer, client="friend", deadline=deadline).close()
 
 
-def test_connecting_with_the_wrong_secret_says_so(
-    start: StartCluster, monkeypatch: pytest.MonkeyPatch
+def test_connecting_with_a_wrong_token_says_so(
+    start: StartCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cluster = start()
-    monkeypatch.setenv("DISKLESS_SECRET", "wrong")
-    with pytest.raises(Unauthorized, match="secret"):
-        diskless.connect(f"diskless://{cluster.nodes[1].gateway_address}/")
-    monkeypatch.setenv("DISKLESS_SECRET", cluster.secret)
-    with diskless.connect(f"diskless://{cluster.nodes[1].gateway_address}/") as client:
+    uri = f"diskless://{cluster.nodes[1].gateway_address}/"
+    monkeypatch.setenv("DISKLESS_HOME", str(tmp_path))
+    wrong = Credential(cluster.keyring.client("q").text, bytes(32)).token
+    with pytest.raises(Unauthorized, match="is not an agent of cluster"):
+        diskless.connect(uri, token=wrong)
+    with diskless.connect(uri, token=cluster.token()) as client:
         client.write("/a", b"1")
 
 
 @pytest.mark.parametrize("service", [SHARDS, NAMESPACE, MEMBERSHIP], ids=lambda s: s.method)
-@pytest.mark.parametrize(
-    "metadata",
-    [(), ((SECRET_KEY, ""),), ((SECRET_KEY, "wrong"),), (("authorization", "x"),)],
-    ids=["none", "empty", "wrong", "other"],
-)
-def test_a_grpc_call_without_the_secret_is_refused(
-    start: StartCluster, service: object, metadata: tuple[tuple[str, str], ...]
-) -> None:
+def test_a_grpc_call_of_a_stranger_is_refused(start: StartCluster, service: object) -> None:
+    """Whatever it knows of how agents once proved that they may."""
     cluster = start(agents=3, data_shards=2, parity_shards=1)
     method = service.method  # type: ignore[attr-defined]
     drop = shards_pb2.ShardCall(drop=shards_pb2.DropStripes(stripes=["0.1.1"]))
@@ -398,31 +391,14 @@ def test_a_grpc_call_without_the_secret_is_refused(
         before = shards_stored(cluster)
         call = channel.stream_stream(method)
         message = shards_pb2.ShardCalls(calls=[drop]).SerializeToString()
-        with pytest.raises(grpc.RpcError) as caught:
-            list(call(iter([message]), metadata=metadata, timeout=5))
-        assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        for metadata in ((), (("diskless-secret", cluster.secret),), (("authorization", "x"),)):
+            with pytest.raises(grpc.RpcError) as caught:
+                list(call(iter([message]), metadata=metadata, timeout=5))
+            assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
         assert shards_stored(cluster) == before
         assert client.read("/a") == content(MIB)
-
-
-@pytest.mark.parametrize("version", ["9.0", "0.9", "", "new"])
-def test_an_agent_of_another_major_version_is_refused_in_one_clear_line(
-    start: StartCluster, version: str
-) -> None:
-    cluster = start(agents=3, data_shards=2, parity_shards=1)
-    metadata = ((SECRET_KEY, cluster.secret), (SLOT_KEY, "0"), (PROTOCOL_KEY, version))
-    with grpc.insecure_channel(cluster.nodes[0].address) as channel:
-        with pytest.raises(grpc.RpcError) as caught:
-            list(channel.stream_stream(SHARDS.method)(iter([]), metadata=metadata, timeout=5))
-        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-        assert caught.value.details() == (
-            f"agent-0 speaks protocol {OURS} and the caller {version or 'none'}: "
-            "run one major version of diskless on all agents"
-        )
-        newer_minor = (*metadata[:2], (PROTOCOL_KEY, f"{PROTOCOL[0]}.7"))
-        assert not list(
-            channel.stream_stream(SHARDS.method)(iter([]), metadata=newer_minor, timeout=5)
-        )
+        refused = on_loop(cluster, cluster.nodes[0].refusals.by_reason)
+        assert refused == {"grpc": {"no handshake": 3}}
 
 
 def test_an_agent_of_another_major_version_takes_no_part(

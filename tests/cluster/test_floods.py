@@ -9,6 +9,7 @@ import pytest
 from diskless.client import Client
 from diskless.config import KIB, MIB
 from diskless.errors import CapacityExceeded
+from diskless.identity.handshake import Caller, Challenge
 from diskless.launch.local import LocalCluster
 from diskless.namespace import commands as c
 from diskless.protocol import messages as m
@@ -130,7 +131,13 @@ class Wire:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(60.0)
         self.socket.connect(cluster.nodes[slot].settings.socket_path)
-        self.send(Kind.HELLO, m.Hello(cluster.secret))
+        caller = Caller(cluster.keyring.admin(), door="gateway")
+        knock = caller.knock()
+        self.send(Kind.HELLO, m.Hello(knock.claims, knock.nonce))
+        told = msgspec.json.decode(self.receive()[1], type=m.Challenged)
+        proof = caller.answer(Challenge(told.slot, told.nonce, told.proof))
+        assert proof is not None
+        self.send(Kind.PROVE, m.Prove(proof.proof))
 
     def send(self, kind: Kind, meta: object, payload: bytes = b"", request: int = 1) -> None:
         data = m.encode(meta)

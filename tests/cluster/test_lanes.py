@@ -8,7 +8,7 @@ import diskless
 from diskless.errors import Unauthorized
 from diskless.launch.local import LocalCluster
 from diskless.node import NodeSettings
-from diskless.rpc.lane import Hello, LaneDoor
+from diskless.rpc.lane import LaneDoor
 from diskless.rpc.voters import VoterLink
 from tests.conftest import Connect, StartCluster
 from tests.support import CALM, eventually, leader, on_loop
@@ -75,7 +75,7 @@ def test_lanes_that_accept_and_refuse_depose_nobody(
 ) -> None:
     """As a proxy between hosts does, which accepts for a port that it then does not reach."""
 
-    def refuse(*_: object) -> Hello:
+    def refuse(*_: object) -> None:
         raise Unauthorized("not through here")
 
     monkeypatch.setattr(LaneDoor, "admit", refuse)
@@ -95,8 +95,8 @@ def test_agents_at_ipv6_addresses_reach_each_other_and_are_reached(
     monkeypatch.setattr("diskless.launch.local.NodeSettings", at_ipv6)
     cluster = start(tuning=CALM)
     assert cluster.nodes[0].address.startswith("[::1]:")
-    monkeypatch.setenv("DISKLESS_SECRET", cluster.secret)
-    with diskless.connect(f"diskless://{cluster.nodes[0].gateway_address}/") as store:
+    uri = f"diskless://{cluster.nodes[0].gateway_address}/"
+    with diskless.connect(uri, token=cluster.token()) as store:
         store.write("/a", b"1")
         eventually(lambda: all_up(cluster))
         assert store.read("/a") == b"1"

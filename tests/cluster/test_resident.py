@@ -3,7 +3,6 @@
 An agent may take 1.25 times its `--memory`, and what it takes when it is idle.
 """
 
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -18,6 +17,7 @@ from diskless.protocol.frames import pack_header
 from diskless.protocol.messages import Kind
 from tests.agent_process import ProcessCluster
 from tests.support import content, eventually, is_whole
+from tests.unit.fake_cluster import RawClient
 
 AGENTS, K = 4, 1
 MEMORY_BYTES = 64 * MIB
@@ -113,14 +113,13 @@ def never_fetch(cluster: ProcessCluster) -> None:
     listing = m.encode(m.List("/many", "", 5000))
     with ExitStack() as stack:
         for number in range(60):
-            wire = stack.enter_context(socket.socket(socket.AF_UNIX))
-            wire.settimeout(5.0)
-            wire.connect(cluster.socket_of(0))
-            hello = m.encode(m.Hello(cluster.secret))
+            wire = RawClient(cluster.socket_of(0), credential=cluster.keyring.admin())
+            stack.callback(wire.close)
+            wire.socket.settimeout(5.0)
             kind, meta = (Kind.LIST, listing) if number % 2 else (Kind.READ, read)
             frames = (pack_header(kind, 2, meta_bytes=len(meta)) + meta) * 100
             with suppress(OSError):
-                wire.sendall(pack_header(Kind.HELLO, 1, meta_bytes=len(hello)) + hello + frames)
+                wire.socket.sendall(frames)
         assert client.read("/data") == data  # They do not keep others from being served.
         check_resident(cluster)
     assert client.read("/data") == data

@@ -165,6 +165,8 @@ class Checker:
 
     def wrote(self, command: c.Command, results: Any, began: Position) -> None:
         self.writes += 1
+        if isinstance(command, c.RevokeToken) and not self.model.is_revoked(command.name):
+            raise Violation(f"{command} was acknowledged but not executed")
         for session, sequence in mutations_of(command):
             self._wrote(command, session, sequence, results[0], began)
 
@@ -224,6 +226,13 @@ class Checker:
             other = sorted(set(found.items()) ^ set(expected.items()), key=str)
             raise Violation(f"the state and the model end with other paths: {other}")
         check_counts(state)
+        known = state.tokens.by_name.values()
+        tokens = {token.name: (token.paths, token.revoked_ms > 0) for token in known}
+        if tokens != self.model.tokens:
+            raise Violation(f"the state and the model end with other tokens: {tokens}")
+        who = {number: state.sessions.who(number) for number in self.model.who}
+        if who != self.model.who:
+            raise Violation(f"the sessions are others' than the model's: {who}")
 
 
 def shown(directory: Directory, top: str) -> Iterator[tuple[str, Node]]:

@@ -31,6 +31,8 @@ PAST = (
     "/.snapshot/before-s/d",
 )
 PAST_SHARE = 0.3
+TOKENS = 20
+"""Names, of which each is issued again and again, and sometimes revoked."""
 SWEEP_ENTRIES_MAX = 4
 
 
@@ -124,7 +126,7 @@ class Client:
         elif luck < 0.6 and (leader := self.world.leader()) is not None:
             self.guess = leader.slot
         if self.session is None:
-            self.command = c.OpenSession()
+            self.command = c.OpenSession(f"q{self.number}")
         elif self.random.random() < 0.3:
             self.command = None
             self.path = some_path(self.random)
@@ -150,7 +152,10 @@ class Client:
             return c.Rename(session, sequence, path, random.choice(PATHS), luck < 0.7)
         if luck < 0.9:
             return c.Delete(session, sequence, path, luck < 0.85, snapshots=luck < 0.8)
-        return c.Mkdirs(session, sequence, path)
+        if luck < 0.97:
+            return c.Mkdirs(session, sequence, path)
+        name = f"token-{int(1e6 * luck) % TOKENS}"
+        return c.RevokeToken(name) if luck < 0.98 else c.IssueToken(name, (path,), True, 0)
 
     # -- tries -------------------------------------------------------------------
 

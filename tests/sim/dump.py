@@ -14,7 +14,7 @@ from diskless.namespace.btree import Inner, Leaf
 from diskless.namespace.tree import Directory, File
 
 DERIVED = {"health", "partly_dead", "number", "group", "bucket", "_last_number",
-           "_by_path", "_cuts"}  # fmt: skip
+           "_by_path", "_cuts", "_by_expiry", "_revoked"}  # fmt: skip
 """What follows from the rest, in an order that depends on how it came about."""
 COUNTED = (File, Directory, Leaf, Inner)
 

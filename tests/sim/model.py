@@ -45,6 +45,8 @@ class Model:
         self.history: dict[str, list[tuple[Position, Node]]] = {}
         self.sessions: dict[int, dict[int, tuple[Answer, Position]]] = {}
         self.kept: dict[tuple[str, str], Kept] = {}  # by directory and name, the oldest first
+        self.who: dict[int, str] = {}  # by session
+        self.tokens: dict[str, tuple[tuple[str, ...], bool]] = {}  # paths, whether it is revoked
         self.last_file = 0
         self.last_kept = 0
         self.clock_ms = 0
@@ -73,10 +75,17 @@ class Model:
         self.at = at
         self.clock_ms = max(self.clock_ms, time_ms)
         match command:
-            case c.OpenSession():
+            case c.OpenSession(who):
                 number = len(self.sessions) + 1
                 self.sessions[number] = {}
+                self.who[number] = who
                 return (("done", number, True),)
+            case c.IssueToken(name=name, paths=paths):
+                return (self._issue(name, paths),)
+            case c.RevokeToken(name):
+                known, revoked = self.tokens.get(name, ((), False))
+                self.tokens[name] = (known, True)
+                return (("done", int(bool(known)), not revoked),)
             case c.Commit(puts=puts):
                 return tuple(self._once(put.session, put.sequence, put) for put in puts)
             case c.Sweep():
@@ -86,6 +95,16 @@ class Model:
         if isinstance(command, c.Past):
             return (self._once(command.session, command.sequence, command),)
         raise AssertionError(f"no client of the simulator sends {command}")
+
+    def is_revoked(self, name: str) -> bool:
+        return self.tokens.get(name, ((), False))[1]
+
+    def _issue(self, name: str, paths: tuple[str, ...]) -> Answer:
+        if name not in self.tokens:
+            self.tokens[name] = (paths, False)
+            return "done", 0, True
+        same = self.tokens[name] == (paths, False)
+        return ("done", 0, False) if same else ("refused", "AlreadyExists")
 
     def _once(self, session: int, sequence: int, command: c.Put | c.Command) -> Answer:
         answers = self.sessions[session]

@@ -9,6 +9,7 @@ faults: what an agent does before or after it executes a request of some kind.
 import asyncio
 import itertools
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -34,13 +35,19 @@ from diskless.errors import (
     UploadLost,
 )
 from diskless.gateway.server import Answer, Backend, Gateway
+from diskless.gateway.visitor import Visitor
+from diskless.identity.certificates import Certificates, Pair, any_server_name, issue
+from diskless.identity.claims import Credential, Keyring
+from diskless.identity.handshake import Caller, Challenge, Doorkeeper
 from diskless.model import Extent, Place, Stripe
 from diskless.protocol import messages as m
 from diskless.protocol.frames import HEADER_BYTES, Header, pack_header, unpack_header
 from diskless.protocol.messages import Kind
 
-SECRET = "open sesame"
 CLUSTER = "cluster-under-test"
+KEYRING = Keyring(cluster=CLUSTER, root=bytes(range(32)))
+SECRET = KEYRING.hex()
+ADMIN = KEYRING.admin()
 WAIT_S = 10.0
 
 
@@ -78,22 +85,59 @@ class MortalGateway(Gateway):
         await self.stop()
 
 
-async def start_gateway(backend: Backend, path: Path, **options: Any) -> MortalGateway:
-    usual = {"tuning": Tuning(), "memory": Memory(512 * MIB)}
-    gateway = MortalGateway(backend, secret=SECRET, **(usual | options))
+async def start_gateway(
+    backend: Backend, path: Path, *, slot: int = 0, **options: Any
+) -> MortalGateway:
+    usual = {
+        "tuning": Tuning(),
+        "memory": Memory(512 * MIB),
+        "doorkeeper": Doorkeeper(KEYRING, slot=slot),
+    }
+    gateway = MortalGateway(backend, **(usual | options))
     await gateway.start(str(path), "127.0.0.1")
     return gateway
 
 
 class RawClient:
-    """A socket and the frames on it, with no politeness of its own."""
+    """A socket and the frames on it, with no politeness of its own.
 
-    def __init__(self, path: str, *, secret: str | None = SECRET) -> None:
-        self.socket = socket.socket(socket.AF_UNIX)
+    Given a credential it shakes hands and leaves the welcome to be received.
+    """
+
+    def __init__(
+        self,
+        path: str = "",
+        *,
+        port: int = 0,
+        credential: Credential | None = ADMIN,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.socket = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
         self.socket.settimeout(WAIT_S)
-        self.socket.connect(path)
-        if secret is not None:
-            self.send(Kind.HELLO, m.Hello(secret))
+        self.socket.connect(path or ("127.0.0.1", port))
+        if tls is not None:
+            name = any_server_name(CLUSTER)
+            self.socket = tls.wrap_socket(self.socket, server_hostname=name)
+        if credential is not None:
+            self.prove(credential)
+
+    def knock(self, credential: Credential) -> Caller:
+        """Says hello, and gives what the answer must be told to."""
+        caller = Caller(credential, door="gateway")
+        knock = caller.knock()
+        self.send(Kind.HELLO, m.Hello(knock.claims, knock.nonce))
+        return caller
+
+    def challenge(self) -> Challenge:
+        header, meta, _ = self.receive()
+        assert header.kind == Kind.DONE, meta
+        told = m.msgspec.json.decode(meta, type=m.Challenged)
+        return Challenge(told.slot, told.nonce, told.proof)
+
+    def prove(self, credential: Credential) -> None:
+        proof = self.knock(credential).answer(self.challenge())
+        assert proof is not None, "the agent did not prove itself"
+        self.send(Kind.PROVE, m.Prove(proof.proof))
 
     def send(
         self,
@@ -227,7 +271,7 @@ class FakeAgent:
         self.gone.append(connection)
 
     async def handle(
-        self, connection: int, kind: Kind, meta: Any, payload: bytes | memoryview
+        self, visitor: Visitor, kind: Kind, meta: Any, payload: bytes | memoryview
     ) -> Answer:
         self.state.asked.append((kind, self.slot))
         fault = self._take_fault(kind)
@@ -428,7 +472,18 @@ def _cut(extents: list[Extent], start: int, length: int) -> list[Extent]:
 
 
 class FakeCluster:
-    def __init__(self, directory: Path, *, agents: int = 3, local: bool = True) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        agents: int = 3,
+        local: bool = True,
+        keyring: Keyring = KEYRING,
+        authority: Pair | None = None,
+    ) -> None:
+        """With an `authority` its TCP doors are encrypted."""
+        self.keyring = keyring
+        self.authority = authority
         self.state = State()
         self.directory = directory
         self._local = local
@@ -441,13 +496,24 @@ class FakeCluster:
     @property
     def descriptor(self) -> Descriptor:
         peers = list(self.state.peers.values())
-        return Descriptor(cluster=CLUSTER, name="test", secret=SECRET, gateways=peers)
+        return Descriptor(
+            cluster=CLUSTER,
+            name="test",
+            secret=self.keyring.hex(),
+            authority=self.authority.chain.decode() if self.authority else "",
+            gateways=peers,
+        )
 
     def start(self, slot: int) -> None:
         """A new life of this slot, with empty memory, at a new port."""
         agent = FakeAgent(self, slot)
         path = self.directory / "sockets" / f"agent-{slot}.sock"
-        gateway = self._thread.run(start_gateway(agent, path))
+        doorkeeper = Doorkeeper(self.keyring, slot=slot)
+        options: dict[str, Any] = {"doorkeeper": doorkeeper}
+        if self.authority is not None:
+            pair = issue(self.authority, cluster=CLUSTER, slot=slot, hosts=["127.0.0.1"])
+            options["tls"] = Certificates(pair, self.authority.chain)
+        gateway = self._thread.run(start_gateway(agent, path, **options))
         self.agents[slot], self.gateways[slot] = agent, gateway
         self.state.peers[slot] = m.Peer(
             slot=slot,

@@ -24,11 +24,13 @@ from diskless.cli import chaos as chaos_verbs
 from diskless.cli import exits, run
 from diskless.cli import snapshot as snapshot_verbs
 from diskless.cli import tls as tls_verbs
+from diskless.cli import token as token_verbs
 from diskless.cli.edge import VERBS
 from diskless.cli.status import repair_lines
 from diskless.client import descriptor
 from diskless.config import KIB, MIB
 from diskless.errors import BY_REASON, NoQuorum, NotLeader
+from diskless.identity.claims import Credential
 from diskless.launch.local import LocalCluster
 from diskless.launch.record import RayRecord, Session
 from diskless.model import RepairStatus
@@ -39,8 +41,10 @@ CHAOS = [["chaos", verb] for verb in chaos_verbs.command.commands]
 BENCH = [["bench", verb] for verb in bench_verbs.command.commands]
 SNAPSHOT = [["snapshot", verb] for verb in snapshot_verbs.command.commands]
 TLS = [["tls", verb] for verb in tls_verbs.command.commands]
-GROUPS = ("chaos", "bench", "snapshot", "tls")
-COMMANDS = [*([verb] for verb in VERBS if verb not in GROUPS), *CHAOS, *BENCH, *SNAPSHOT, *TLS]
+TOKEN = [["token", verb] for verb in token_verbs.command.commands]
+GROUPS = ("chaos", "bench", "snapshot", "tls", "token")
+COMMANDS = [*([verb] for verb in VERBS if verb not in GROUPS), *CHAOS, *BENCH, *SNAPSHOT]
+COMMANDS += [*TLS, *TOKEN]
 PROGRAM = [sys.executable, "-m", "diskless.cli"]
 
 
@@ -206,14 +210,37 @@ def test_the_cluster_option_may_stand_before_the_verb_or_after_it(
     assert cli("ls", f"diskless://{name}/").status == exits.OK
 
 
-def test_host_and_port_need_the_secret(
-    cli: Cli, shared: LocalCluster, monkeypatch: pytest.MonkeyPatch
+def test_host_and_port_need_a_token(
+    cli: Cli, shared: LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     gateway = shared.nodes[1].gateway_address
-    monkeypatch.setenv("DISKLESS_SECRET", shared.secret)
+    monkeypatch.setenv("DISKLESS_HOME", str(tmp_path / "nothing is known here"))
+    assert cli("ls", "-c", gateway).status == exits.NO_CLUSTER
+    token = tmp_path / "token"
+    token.write_text(shared.token("/") + "\n")
+    assert cli("ls", "-c", gateway, "--token-file", str(token)).status == exits.OK
+    monkeypatch.setenv("DISKLESS_TOKEN", shared.token("/"))
     assert cli("ls", "-c", gateway).status == exits.OK
-    monkeypatch.setenv("DISKLESS_SECRET", "guessed")
+    forged = Credential(shared.keyring.client("x").text, bytes(32)).token
+    monkeypatch.setenv("DISKLESS_TOKEN", forged)
     assert cli("ls", "-c", gateway).status == exits.UNAUTHORIZED
+
+
+def test_a_token_narrows_what_a_verb_may_do(
+    cli: Cli, shared: LocalCluster, store: str, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(shared.token(store))
+    name = shared.settings.name
+    by_token = ("-c", name, "--token-file", str(token))
+    assert cli("mkdir", f"{store}/own", *by_token).status == exits.OK
+    outcome = cli("mkdir", "/elsewhere", *by_token)
+    assert outcome.status == exits.FORBIDDEN
+    assert f"/elsewhere is not covered by the token 'client', which is for {store}" in outcome.err
+    assert cli("drain", "0", *by_token).status == exits.FORBIDDEN
+    missing = cli("ls", "-c", name, "--token-file", str(tmp_path / "none"))
+    assert missing.status == exits.USAGE
+    assert "none" in missing.err
 
 
 def test_one_run_speaks_to_one_cluster(cli: Cli, store: str) -> None:
@@ -593,7 +620,7 @@ def test_log_tells_what_happened(cli: Cli, store: str, tmp_path: Path) -> None:
     cli("mv", f"{store}/a", f"{store}/b\n")
     cli("rm", f"{store}/b\n")
     lines = cli("log").text.splitlines()
-    said = [re.sub(r"^ *\d+  \d{4}-\d\d-\d\d [\d:]{8}  ", "", line) for line in lines]
+    said = [re.sub(r"^ *\d+  \d{4}-\d\d-\d\d [\d:]{8}  \S+ +", "", line) for line in lines]
     said = [text for text in said if not text.startswith("session")]
     assert said[-3:] == [
         f"put {store}/a 2.0 KiB", f"rename {store}/a to {store}/b?", f"delete {store}/b?",

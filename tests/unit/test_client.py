@@ -50,8 +50,9 @@ from diskless.errors import (
     Unavailable,
     UploadLost,
 )
+from diskless.identity.claims import Keyring
 from diskless.protocol.messages import Kind, Peer, Read
-from tests.unit.fake_cluster import FakeAgent, FakeCluster, Fault, wait_until
+from tests.unit.fake_cluster import CLUSTER, SECRET, FakeAgent, FakeCluster, Fault, wait_until
 
 SOON_S = 5.0
 """Far less than the time-out of the client that is to give up, or to end."""
@@ -396,10 +397,13 @@ def test_a_silent_agent_does_not_use_up_the_deadline(cluster):
     released.set()
 
 
-def test_a_wrong_secret_is_raised_at_once(cluster):
-    wrong = Descriptor(cluster="", name="x", secret="no", gateways=cluster.descriptor.gateways)
-    with closing(Caller(wrong, timeout_s=10)) as caller, pytest.raises(Unauthorized):
-        Client(caller).exists("/f")
+def test_a_wrong_key_is_raised_as_soon_as_no_agent_takes_it(cluster):
+    wrong = msgspec.structs.replace(cluster.descriptor, secret="00" * 32)
+    with closing(Caller(wrong, timeout_s=60)) as caller:
+        began = time.monotonic()
+        with pytest.raises(Unauthorized, match=r"whoever listens at .* not an agent of .* test"):
+            Client(caller).exists("/f")
+        assert time.monotonic() - began < SOON_S
 
 
 def test_agents_that_came_back_elsewhere_are_found_through_the_roster(cluster, client):
@@ -483,10 +487,8 @@ def test_a_garbled_reply_drops_the_connection_and_another_agent_answers(cluster,
     thread = threading.Thread(target=babble, daemon=True)
     thread.start()
     noisy = Peer(9, "127.0.0.1:1", str(path), "here", True)
-    seeds = Descriptor(
-        cluster="", name="x", secret="open sesame",
-        gateways=[noisy, cluster.state.peers[0]],
-    )  # fmt: skip
+    peers = [noisy, cluster.state.peers[0]]
+    seeds = Descriptor(cluster=CLUSTER, name="x", secret=SECRET, gateways=peers)
     for _ in range(4):  # Each client begins at one of the two, by chance.
         with closing(Caller(seeds, timeout_s=10)) as caller:
             assert Client(caller).exists("/f") is False
@@ -496,11 +498,11 @@ def test_a_garbled_reply_drops_the_connection_and_another_agent_answers(cluster,
 
 
 def test_a_socket_of_another_cluster_is_passed_over_for_tcp(cluster, tmp_path):
-    with closing(FakeCluster(tmp_path / "other", agents=1)) as other:
+    stranger = Keyring(cluster=CLUSTER, root=bytes(32))
+    with closing(FakeCluster(tmp_path / "other", agents=2, keyring=stranger)) as other:
         real = cluster.state.peers[1]
-        misled = Peer(1, real.gateway, other.state.peers[0].socket, "here", True)
-        seeds = Descriptor(cluster="cluster-under-test", name="x", secret="open sesame",
-                           gateways=[misled])  # fmt: skip
+        misled = Peer(1, real.gateway, other.state.peers[1].socket, "here", True)
+        seeds = Descriptor(cluster=CLUSTER, name="x", secret=SECRET, gateways=[misled])
         with closing(Caller(seeds, timeout_s=10)) as caller:
             assert Client(caller).exists("/f") is False
         assert other.state.asked == []
@@ -937,7 +939,7 @@ def test_what_explains_the_failures_is_told_in_the_end_whatever_came_after(cause
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DISKLESS_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("DISKLESS_SECRET", raising=False)
+    monkeypatch.delenv("DISKLESS_TOKEN", raising=False)
     return tmp_path / "home"
 
 
@@ -966,15 +968,30 @@ def test_a_uri_resolves_to_the_default_a_named_or_an_addressed_cluster(home, mon
     assert resolve("diskless://prod/a").name == "prod"
     assert resolve("prod").name == "prod"
     assert resolve("diskless://10.0.0.1:7000/a").secret == "s"
-    monkeypatch.setenv("DISKLESS_SECRET", "from outside")
+    token = Keyring(cluster="id", root=bytes(32)).client("q", paths=["/q"]).token
+    monkeypatch.setenv("DISKLESS_TOKEN", token)
     addressed = resolve("diskless://10.0.0.9:7000/a")
-    assert (addressed.secret, addressed.gateways[0].gateway) == ("from outside", "10.0.0.9:7000")
+    assert (addressed.token, addressed.gateways[0].gateway) == (token, "10.0.0.9:7000")
+    assert (addressed.cluster, addressed.secret) == ("id", "")
+    assert resolve("prod").credential.token == token
+    monkeypatch.setenv("DISKLESS_TOKEN", "")
+    assert resolve("prod", token=token).credential.token == token
+
+
+def test_a_token_of_another_cluster_is_refused_before_anything_is_sent(home):
+    descriptors.save(make_descriptor())
+    token = Keyring(cluster="other", root=bytes(32)).client("q").token
+    with pytest.raises(Unauthorized, match="another cluster"):
+        resolve("", token=token)
+    with pytest.raises(Unauthorized, match="no token of diskless") as refused:
+        resolve("", token="my-password")
+    assert "my-password" not in str(refused.value)
 
 
 def test_a_cluster_that_is_not_known_is_refused_with_what_to_do(home):
     with pytest.raises(NoCluster, match="diskless up --name prod"):
         resolve("diskless://prod/a")
-    with pytest.raises(NoCluster, match="set DISKLESS_SECRET"):
+    with pytest.raises(NoCluster, match="set DISKLESS_TOKEN"):
         resolve("diskless://10.0.0.1:7000/a")
     home.mkdir()
     (home / "broken.json").write_text("{")

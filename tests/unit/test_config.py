@@ -231,3 +231,10 @@ def test_certificates_without_tls_contradict_each_other() -> None:
 def test_paths_are_whole_because_every_host_must_have_them() -> None:
     with pytest.raises(BadSettings, match=r"--tls-key key\.pem: give a whole path"):
         ClusterSettings(**(OWN | {"tls_key": "key.pem"})).validate()
+
+
+def test_audit_files_have_a_whole_path_or_are_not_kept() -> None:
+    for audit in ("", "none", "/var/log/diskless"):
+        assert ClusterSettings(audit=audit).validate().audit == audit
+    with pytest.raises(BadSettings, match="--audit logs: give a whole path"):
+        ClusterSettings(audit="logs").validate()

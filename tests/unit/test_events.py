@@ -7,25 +7,44 @@ import pytest
 from diskless.errors import AlreadyExists
 from diskless.model import Event, Place, Stripe
 from diskless.namespace import commands as c
-from diskless.namespace.events import EVENTS_MAX, TEXT_CHARS_MAX, EventLog
+from diskless.namespace.events import EVENTS_MAX, PATHS_MAX, TEXT_CHARS_MAX, EventLog, Note
+from diskless.namespace.lookback import Events, Look
 from diskless.namespace.replication import NamespaceMachine
 
 TAKEN = c.Refused.of(AlreadyExists("/a exists"))
 STRIPE = Stripe("0-1-1", 1, 1, 1, ())
+NAMES = {1: "q1", 2: "q2"}
 
 
-def put(*paths: str, size: int = 3) -> c.Put:
-    return c.Put(1, 1, False, tuple(c.NewFile(path, size, 0, b"x" * size) for path in paths))
+def put(*paths: str, size: int = 3, session: int = 1) -> c.Put:
+    return c.Put(session, 1, False, tuple(c.NewFile(path, size, 0, b"x" * size) for path in paths))
 
 
 def commit(*puts: c.Put) -> c.Commit:
     return c.Commit((), puts)
 
 
+def note(events: EventLog, op: int, command: c.Command, *results: c.Result, at_ms: int = 1) -> None:
+    events.note(
+        op,
+        command,
+        results or (c.Done(),),
+        time_ms=at_ms,
+        elapsed_ms=at_ms,
+        who_of=NAMES.__getitem__,
+    )
+
+
+def found(events: EventLog, after: int = 0, limit: int = EVENTS_MAX) -> list[Event]:
+    look = Look(Events(after, limit))
+    look.take(events.newest_first())
+    return look.result(place=None).events
+
+
 def noted(command: c.Command, *results: c.Result) -> list[Event]:
     events = EventLog()
-    events.note(7, command, results or (c.Done(),), time_ms=1000, elapsed_ms=3)
-    return events.after(0, limit=EVENTS_MAX)
+    note(events, 7, command, *results, at_ms=1000)
+    return found(events)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +140,25 @@ def noted(command: c.Command, *results: c.Result) -> list[Event]:
             "agent-2 up incarnation 3",
         ),
         (c.AgentDown(2, 3), c.Done(), "down", "agent-2 down incarnation 3"),
+        (
+            c.IssueToken("q1", ("/a", "/b"), True, 9),
+            c.Done(),
+            "token",
+            "token q1 issued rw /a /b",
+        ),
+        (
+            c.IssueToken("q1", ("/a",), False, 9),
+            c.Done(changed=False),
+            "token",
+            "token q1 issued r /a, which was known",
+        ),
+        (c.RevokeToken("q1"), c.Done(), "token", "token q1 revoked"),
+        (
+            c.RevokeToken("q1"),
+            c.Done(changed=False),
+            "token",
+            "token q1 revoked, which it was",
+        ),
         (c.AgentSlow(2, 3, True), c.Done(), "slow", "agent-2 is slow"),
         (c.AgentSlow(2, 3, False), c.Done(), "slow", "agent-2 is slow no more"),
     ],
@@ -128,7 +166,8 @@ def noted(command: c.Command, *results: c.Result) -> list[Event]:
 def test_a_command_is_told_in_words(
     command: c.Command, result: c.Result, kind: str, text: str
 ) -> None:
-    assert noted(command, result) == [Event(7, 1000, kind, text)]
+    (event,) = noted(command, result)
+    assert (event.op, event.time_ms, event.kind, event.text) == (7, 1000, kind, text)
 
 
 def test_each_put_of_a_commit_is_an_event_with_its_own_outcome() -> None:
@@ -139,13 +178,13 @@ def test_each_put_of_a_commit_is_an_event_with_its_own_outcome() -> None:
 def test_the_newest_are_told_oldest_first_and_old_ones_are_forgotten() -> None:
     events = EventLog()
     for op in range(1, EVENTS_MAX + 6):
-        events.note(op, c.OpenSession(), (c.Done(op),), time_ms=op, elapsed_ms=op)
-    everything = events.after(0, limit=EVENTS_MAX * 2)
+        note(events, op, c.OpenSession(), c.Done(op), at_ms=op)
+    everything = found(events, limit=EVENTS_MAX * 2)
     assert [event.op for event in everything] == list(range(6, EVENTS_MAX + 6))
-    assert events.after(0, limit=2) == everything[-2:]
-    assert events.after(EVENTS_MAX + 4, limit=10) == everything[-1:]
-    assert events.after(EVENTS_MAX + 5, limit=10) == []
-    assert events.after(0, limit=0) == events.after(0, limit=-1) == []
+    assert found(events, limit=2) == everything[-2:]
+    assert found(events, EVENTS_MAX + 4, 10) == everything[-1:]
+    assert found(events, EVENTS_MAX + 5, 10) == []
+    assert found(events, limit=0) == found(events, limit=-1) == []
 
 
 def test_long_paths_are_cut() -> None:
@@ -157,7 +196,7 @@ def test_long_paths_are_cut() -> None:
 def test_the_bytes_of_files_are_not_kept_alive() -> None:
     events = EventLog()
     command = commit(put("/a"))
-    events.note(1, command, (c.Done(),), time_ms=1, elapsed_ms=1)
+    note(events, 1, command)
     file = command.puts[0].files[0]
     holders = [one for one in gc.get_referrers(file, command) if isinstance(one, tuple)]
     assert all(one is command.puts[0].files for one in holders)
@@ -167,10 +206,10 @@ def test_the_rate_is_counted_over_the_window_or_as_far_back_as_memory_reaches() 
     events = EventLog()
     assert events.per_second(elapsed_ms=10_000, window_ms=5000) == 0
     for at in (1000, 6000, 7000, 8000):
-        events.note(at, c.OpenSession(), (c.Done(),), time_ms=1, elapsed_ms=at)
+        note(events, at, c.OpenSession(), at_ms=at)
     assert events.per_second(elapsed_ms=10_000, window_ms=5000) == 3 / 5
     for op in range(EVENTS_MAX):
-        events.note(op, c.OpenSession(), (c.Done(),), time_ms=1, elapsed_ms=9000)
+        note(events, op, c.OpenSession(), at_ms=9000)
     assert events.per_second(elapsed_ms=10_000, window_ms=5000) == EVENTS_MAX
 
 
@@ -179,7 +218,91 @@ def test_a_machine_restored_from_a_snapshot_begins_anew() -> None:
     old.apply(1, 5, 5, c.encode(c.OpenSession()))
     for chunk in old.snapshot():
         new.restore(chunk)
-    assert [event.text for event in old.events.after(0, limit=9)] == ["session 1 opened"]
-    assert new.events.after(0, limit=9) == []
+    assert [event.text for event in found(old.events)] == ["session 1 opened"]
+    assert found(new.events) == []
     new.apply(2, 6, 6, c.encode(c.OpenSession()))
-    assert [event.text for event in new.events.after(0, limit=9)] == ["session 2 opened"]
+    assert [event.text for event in found(new.events)] == ["session 2 opened"]
+
+
+@pytest.mark.parametrize(
+    ("command", "who", "paths"),
+    [
+        (commit(put("/a/b")), "q1", ("/a/b",)),
+        (commit(put("/a/1", "/b/2", "/b/3", "/c")), "q1", ("/a/1", "/b", "/")),
+        (commit(put(*(f"/{n}/x" for n in range(50)))), "q1", ("/0/x", "/")),
+        (c.Mkdirs(2, 1, "/d"), "q2", ("/d",)),
+        (c.Rename(2, 1, "/x", "/y", False), "q2", ("/x", "/y")),
+        (c.Delete(1, 1, "/x", True), "q1", ("/x",)),
+        (c.CreateSnapshot(1, 1, ("/d", "/e", "/f"), "c", True), "q1", ("/d", "/e", "/f")),
+        (c.DeleteSnapshots(1, 1, "/d", ("s",)), "q1", ("/d",)),
+        (c.RenameSnapshot(1, 1, "/d", "s", "t"), "q1", ("/d",)),
+        (c.Clone(2, 1, "/d", "/e"), "q2", ("/d", "/e")),
+        (c.Rollback(1, 1, "/d", "s"), "q1", ("/d",)),
+        (c.Rollback(1, 1, "", "c", True), "q1", ("/",)),
+        (c.OpenSession("q7"), "q7", ()),
+        (c.Drain(2, True, "admin"), "admin", ()),
+        (c.IssueToken("q1", ("/a", "/b"), True, 9, "admin"), "admin", ("/a", "/b")),
+        (c.RevokeToken("q1", "admin"), "admin", ()),
+        (c.Reap(("a",)), "", ()),
+    ],
+)
+def test_an_event_says_who_asked_for_it_and_what_it_is_about(
+    command: c.Command, who: str, paths: tuple[str, ...]
+) -> None:
+    (event,) = noted(command)
+    assert (event.who, event.paths) == (who, paths)
+    assert len(event.paths) <= PATHS_MAX
+
+
+def test_one_commit_holds_puts_of_several_clients() -> None:
+    events = noted(commit(put("/a"), put("/b", session=2)), c.Done(), c.Done())
+    assert [(event.who, event.op) for event in events] == [("q1", 7), ("q2", 7)]
+
+
+@pytest.mark.parametrize(
+    ("paths", "path", "expected"),
+    [
+        (("/a/b",), "/a", True),
+        (("/a/b",), "/a/b", True),
+        (("/a/b",), "/a/b/c", True),
+        (("/a/b",), "/", True),
+        (("/",), "/a", True),
+        (("/ab",), "/a", False),
+        (("/a",), "/ab", False),
+        (("/x", "/a"), "/a/b", True),
+        ((), "/", False),
+    ],
+)
+def test_an_event_concerns_what_is_at_below_or_above(
+    paths: tuple[str, ...], path: str, expected: bool
+) -> None:
+    assert Event(1, 1, "put", "", "", paths).concerns(path) == expected
+
+
+class Heard:
+    """An audit that only remembers."""
+
+    def __init__(self) -> None:
+        self.ops: list[int] = []
+        self.gaps: list[int] = []
+
+    def note(self, note: Note) -> None:
+        self.ops.append(note.op)
+
+    def gap(self, op: int) -> None:
+        self.gaps.append(op)
+
+
+def test_an_audit_hears_every_event_and_of_what_came_as_a_copy() -> None:
+    old, heard = NamespaceMachine(), Heard()
+    for op in (1, 2, 3):
+        old.apply(op, 5, 5, c.encode(c.OpenSession("q1")))
+    new = NamespaceMachine(heard)
+    for chunk in old.snapshot():
+        new.restore(chunk)
+    assert heard.gaps == []
+    for op in (4, 5):
+        new.apply(op, 6, 6, c.encode(commit(put("/a", session=1), put("/b", session=2))))
+    assert heard.ops == [4, 4, 5, 5]
+    assert heard.gaps == [3]
+    assert {event.who for event in found(new.events)} == {"q1"}

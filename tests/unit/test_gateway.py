@@ -22,6 +22,15 @@ from diskless.config import KIB, MIB, Tuning
 from diskless.errors import DisklessError, LaunchFailed, NoQuorum, NotFound, NotLeader
 from diskless.gateway.connection import REPLY_BYTES_MAX, REQUESTS_MAX, UNSENT_BYTES_HIGH
 from diskless.gateway.server import REPLIES_SHARE, Answer
+from diskless.gateway.visitor import Visitor
+from diskless.identity.certificates import (
+    Certificates,
+    Pair,
+    client_context,
+    issue,
+    make_authority,
+)
+from diskless.identity.claims import Credential
 from diskless.model import Extent
 from diskless.protocol import messages as m
 from diskless.protocol.frames import (
@@ -35,7 +44,15 @@ from diskless.protocol.frames import (
     pack_within,
 )
 from diskless.protocol.messages import Kind
-from tests.unit.fake_cluster import LoopThread, MortalGateway, RawClient, start_gateway, wait_until
+from tests.unit.fake_cluster import (
+    ADMIN,
+    CLUSTER,
+    LoopThread,
+    MortalGateway,
+    RawClient,
+    start_gateway,
+    wait_until,
+)
 
 
 class Backend:
@@ -63,7 +80,7 @@ class Backend:
         return self.version
 
     def welcome(self) -> m.Welcome:
-        return m.Welcome("id", "test", 0, 4, 2, MIB, [])
+        return m.Welcome(CLUSTER, "test", 0, 4, 2, MIB, [])
 
     def roster(self) -> m.Roster:
         return m.Roster([m.Peer(0, "127.0.0.1:1", "/s", "h", True)])
@@ -71,14 +88,14 @@ class Backend:
     def disconnected(self, connection: int) -> None:
         self.gone.append(connection)
 
-    def handle(self, connection: int, kind: Kind, meta: Any, payload: Any) -> Any:
+    def handle(self, visitor: Visitor, kind: Kind, meta: Any, payload: Any) -> Any:
         self.started += 1
         if kind is Kind.STAT:
             return self._stat(meta.path)
         if kind is Kind.READ:
             return self._read(meta)
         if kind is Kind.WRITE:
-            return self._write(connection, meta, payload)
+            return self._write(visitor.number, meta, payload)
         return m.Empty(), ()
 
     def _stat(self, path: str) -> Any:
@@ -113,7 +130,9 @@ class Backend:
 
 
 class Harness:
-    def __init__(self, thread: LoopThread, path: Path) -> None:
+    def __init__(self, thread: LoopThread, path: Path, *, authority: Pair | None = None) -> None:
+        """With an authority clients come by TCP, encrypted; else by the Unix socket."""
+        self.authority = authority
         self.thread = thread
         self.path = path
         self.clients: list[RawClient] = []
@@ -122,6 +141,9 @@ class Harness:
 
     def start(self, **options: Any) -> "Harness":
         self.backend = self.thread.run(self._make_backend())
+        if self.authority is not None:
+            pair = issue(self.authority, cluster=CLUSTER, slot=0, hosts=["127.0.0.1"])
+            options.setdefault("tls", Certificates(pair, self.authority.chain))
         self.gateway = self.thread.run(start_gateway(self.backend, self.path, **options))
         return self
 
@@ -129,7 +151,11 @@ class Harness:
         return Backend()
 
     def connect(self, **options: Any) -> RawClient:
-        client = RawClient(str(self.path), **options)
+        if self.authority is None:
+            client = RawClient(str(self.path), **options)
+        else:
+            tls = client_context(self.authority.chain)
+            client = RawClient(port=self.gateway.tcp_port, tls=tls, **options)
         self.clients.append(client)
         return client
 
@@ -147,11 +173,18 @@ class Harness:
         return (header.kind, header.request) == (Kind.DONE, 9)
 
 
-@pytest.fixture(params=["uvloop", "asyncio"])
+AUTHORITY = make_authority("test", CLUSTER)
+TCP_BUFFERS_MIB = 8
+"""What the kernel takes of a TCP connection's replies before anybody fetches them."""
+
+
+@pytest.fixture(params=["uvloop", "asyncio", "uvloop-tls"])
 def idle(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    """A harness on either event loop, whose gateway the test starts itself."""
-    new_loop = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-    harness = Harness(LoopThread(new_loop), tmp_path / "doors" / "agent.sock")
+    """A harness on either event loop, or with TLS, whose gateway the test starts itself."""
+    loop, _, tls = request.param.partition("-")
+    new_loop = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
+    path = tmp_path / "doors" / "agent.sock"
+    harness = Harness(LoopThread(new_loop), path, authority=AUTHORITY if tls else None)
     yield harness
     for client in harness.clients:
         client.close()
@@ -173,7 +206,7 @@ def harness(idle: Harness) -> Harness:
 
 def test_hello_is_answered_with_the_cluster_and_every_reply_names_leader_and_roster(harness):
     header, meta, _ = harness.connect().receive()
-    assert msgspec.json.decode(meta, type=m.Welcome).cluster == "id"
+    assert msgspec.json.decode(meta, type=m.Welcome).cluster == CLUSTER
     assert (header.leader, header.roster) == (2, 5)
     harness.backend.leading = None
     client = harness.connect()
@@ -181,9 +214,8 @@ def test_hello_is_answered_with_the_cluster_and_every_reply_names_leader_and_ros
 
 
 def test_the_tcp_door_speaks_the_same_frames(harness):
-    client = RawClient.__new__(RawClient)
-    client.socket = socket.create_connection(("127.0.0.1", harness.gateway.tcp_port), 10)
-    client.send(Kind.HELLO, m.Hello("open sesame"))
+    tls = client_context(AUTHORITY.chain) if harness.authority else None
+    client = RawClient(port=harness.gateway.tcp_port, tls=tls)
     client.greeted().send(Kind.ROSTER, m.Empty())
     _, meta, _ = client.receive()
     assert msgspec.json.decode(meta, type=m.Roster).agents[0].socket == "/s"
@@ -196,20 +228,32 @@ def only_warning(caplog: pytest.LogCaptureFixture) -> str:
     return record.getMessage()
 
 
-@pytest.mark.parametrize("secret", ["", "open sesam", "open sesame!", "ö\ud800"])
-def test_a_wrong_secret_is_refused_and_logged_once(harness, caplog, secret):
-    client = harness.connect(secret=None)
-    client.send(
-        Kind.HELLO, msgspec.json.encode({"secret": secret.encode("utf8", "replace").decode()})
-    )
+def forged(credential: Credential) -> Credential:
+    return Credential(credential.text, bytes(32))
+
+
+@pytest.mark.parametrize("proof", ["", "0" * 64, "ö\ud800"])
+def test_a_wrong_proof_is_refused_and_logged_once(harness, caplog, proof):
+    client = harness.connect(credential=None)
+    client.knock(ADMIN)
+    client.challenge()
+    meta = msgspec.json.encode({"proof": proof.encode("utf8", "replace").decode()})
+    client.send(Kind.PROVE, meta)
     assert client.refusal().reason == "Unauthorized"
     assert client.is_closed()
     assert "Unauthorized" in only_warning(caplog)
     assert harness.backend.gone == []
 
 
+def test_the_agent_proves_itself_first_and_only_for_the_keys_of_its_cluster(harness):
+    client = harness.connect(credential=None)
+    assert client.knock(ADMIN).answer(client.challenge()) is not None
+    client = harness.connect(credential=None)
+    assert client.knock(forged(ADMIN)).answer(client.challenge()) is None
+
+
 def test_anything_but_hello_is_refused_at_first(harness):
-    client = harness.connect(secret=None)
+    client = harness.connect(credential=None)
     client.send(Kind.STAT, m.Stat("/a"), request=77)
     header, meta, _ = client.receive()
     assert (header.kind, header.request) == (Kind.REFUSED, 77)
@@ -218,23 +262,31 @@ def test_anything_but_hello_is_refused_at_first(harness):
     assert harness.backend.started == 0
 
 
-def test_a_second_hello_is_refused(harness):
-    client = harness.client()
-    client.send(Kind.HELLO, m.Hello("open sesame"))
+@pytest.mark.parametrize("admitted", [False, True])
+@pytest.mark.parametrize("meta", [m.Hello("x", "0" * 32), m.Prove("0" * 64)])
+def test_a_handshake_cannot_begin_again(harness, admitted, meta):
+    client = harness.connect(credential=None)
+    if admitted:
+        client.prove(ADMIN)
+        client.greeted()
+    elif isinstance(meta, m.Hello):
+        client.knock(ADMIN)
+        client.challenge()
+    client.send(Kind.HELLO if isinstance(meta, m.Hello) else Kind.PROVE, meta)
     assert client.refusal().reason == "BadFrame"
     assert client.is_closed()
 
 
-def test_a_stranger_cannot_make_the_agent_hold_more_than_4_kib(harness):
-    client = harness.connect(secret=None)
+def test_a_stranger_cannot_make_the_agent_hold_more_than_6_kib(harness):
+    client = harness.connect(credential=None)
     client.socket.sendall(pack_header(Kind.HELLO, 1, meta_bytes=HELLO_BYTES_MAX, payload_bytes=1))
-    assert "4096" in client.refusal().message
+    assert "6144" in client.refusal().message
     assert client.is_closed()
 
 
 def test_a_client_that_does_not_greet_in_time_is_closed_even_if_it_drips_bytes(idle):
     idle.start(hello_timeout_s=0.2)
-    client = idle.connect(secret=None)
+    client = idle.connect(credential=None)
     client.socket.settimeout(0.02)
     hello = pack_header(Kind.HELLO, 1, meta_bytes=4000)
 
@@ -252,12 +304,13 @@ def test_a_client_that_does_not_greet_in_time_is_closed_even_if_it_drips_bytes(i
     assert idle.still_serves()
 
 
-def test_requests_may_follow_hello_in_the_same_packet(harness):
-    client = harness.connect(secret=None)
-    hello, stat_ = m.encode(m.Hello("open sesame")), m.encode(m.Stat("/a"))
+def test_requests_may_follow_the_proof_in_the_same_packet(harness):
+    client = harness.connect(credential=None)
+    proof = client.knock(ADMIN).answer(client.challenge())
+    prove, stat_ = m.encode(m.Prove(proof.proof)), m.encode(m.Stat("/a"))
     client.socket.sendall(
-        pack_header(Kind.HELLO, 1, meta_bytes=len(hello))
-        + hello
+        pack_header(Kind.PROVE, 1, meta_bytes=len(prove))
+        + prove
         + pack_header(Kind.STAT, 2, meta_bytes=len(stat_))
         + stat_
     )
@@ -312,7 +365,7 @@ def test_a_meta_that_is_not_expected_costs_the_connection_and_one_line(harness, 
 )
 def test_garbage_hurts_nobody_but_its_sender(harness, garbage, greeted):
     neighbour = harness.client()
-    client = harness.client() if greeted else harness.connect(secret=None)
+    client = harness.client() if greeted else harness.connect(credential=None)
     client.socket.sendall(garbage)
     client.socket.shutdown(socket.SHUT_WR)
     while not client.is_closed():
@@ -511,7 +564,7 @@ def test_a_slow_reader_stops_its_own_requests_and_not_the_agents_memory(request,
     meta = m.encode(m.Read([Extent("s", 0, MIB)]))
     frames = [pack_header(Kind.READ, number, meta_bytes=len(meta)) for number in range(reads)]
     client.socket.sendall(b"".join(header + meta for header in frames))
-    limit = REPLY_BYTES_MAX // MIB + 1
+    limit = REPLY_BYTES_MAX // MIB + 1 + (TCP_BUFFERS_MIB if harness.authority else 0)
     wait_until(lambda: harness.backend.started >= 3, "some are read")
     assert all(harness.still_serves() for _ in range(20))
     assert harness.backend.started - 20 <= limit + 1
@@ -522,7 +575,7 @@ def test_a_slow_reader_stops_its_own_requests_and_not_the_agents_memory(request,
 def test_a_connection_over_the_limit_is_told_so(idle):
     idle.start(connections_max=2)
     first, second = idle.client(), idle.client()
-    third = idle.connect(secret=None)
+    third = idle.connect()
     refusal = third.refusal()
     assert (refusal.reason, refusal.retryable) == ("Unavailable", True)
     assert "2 connections" in refusal.message
@@ -592,7 +645,7 @@ def test_stopping_refuses_also_what_has_not_begun_yet(harness):
 def test_counters_count_frames_and_bytes(harness):
     assert harness.still_serves()
     counters = harness.gateway.counters
-    assert (counters.frames_in, counters.frames_out) == (2, 2)
+    assert (counters.frames_in, counters.frames_out) == (3, 3)
     assert counters.bytes_in > 48
     assert counters.bytes_out > 48
     wait_until(lambda: counters.connections == 0, "the connection is gone")
@@ -607,7 +660,7 @@ def unsent_bytes(harness: Harness) -> int:
 
     async def add_up() -> int:
         connections = list(harness.gateway._connections)
-        return sum(c._transport.get_write_buffer_size() for c in connections)
+        return sum(c.transport.get_write_buffer_size() for c in connections)
 
     return int(harness.thread.run(add_up()))
 

@@ -75,6 +75,8 @@ def launcher(launch: ModuleType, tmp_path: Path, **head: Any) -> Any:
         ("[diskless]\nparity_shards = 99\n", "parity shards"),
         ("[diskless]\nagents = 3\n", "agents"),
         ("[diskless]\nagents = 100000\n", "agents"),
+        ('[diskless]\ntls_cert = "/d/cert.pem"\n', "--tls-key is not given"),
+        ('[ray]\ntls_cert = "/d/cert.pem"\n', "tls_cert, tls_key and tls_ca"),
         ("[dikless]\n", "dikless"),
         ("head = 3\n", "head"),
         ("[head\n", "cluster.toml"),
@@ -91,6 +93,25 @@ def test_each_wrong_setting_gets_one_line_that_names_it(
     assert named in str(refused.value)
     assert "cluster.toml" in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
+
+
+def test_what_is_said_of_tls_and_chaos_reaches_up_and_ray(
+    launch: ModuleType, tmp_path: Path
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text("[diskless]\n")
+    assert launch.load_config(path).diskless.security == [], "`up` decides, by the hosts"
+    own = 'tls_cert = "/c"\ntls_key = "/k"\ntls_ca = "/a"\n'
+    path.write_text(f"[ray]\n{own}[diskless]\ntls = true\nchaos = true\n{own}")
+    config = launch.load_config(path)
+    files = ["--tls-cert", "/c", "--tls-key", "/k", "--tls-ca", "/a"]
+    assert config.diskless.security == ["--tls", *files, "--chaos"]
+    assert config.ray.tls == {
+        "RAY_USE_TLS": "1",
+        "RAY_TLS_SERVER_CERT": "/c",
+        "RAY_TLS_SERVER_KEY": "/k",
+        "RAY_TLS_CA_CERT": "/a",
+    }
 
 
 def test_the_sample_is_sound_and_a_missing_file_is_said(launch: ModuleType, tmp_path: Path) -> None:

@@ -147,6 +147,17 @@ FLOODS: dict[str, Make] = {
     ),
     "stripes": in_stripe,
     "sessions": lambda n: c.OpenSession(),
+    "sessions of one principal": lambda n: c.OpenSession("q1"),
+    "tokens": lambda n: c.IssueToken(f"q{n}", (f"/checkpoints/q{n}",), True, 2 * 10**9 + n),
+    "tokens for many paths": lambda n: c.IssueToken(
+        f"q{n}", tuple(f"/checkpoints/q{n}/{m}" for m in range(32)), False, 0
+    ),
+    "revoked tokens": lambda n: (
+        c.IssueToken(f"q{n // 2}", ("/a",), True, 2 * 10**9 + n)
+        if n % 2 == 0
+        else c.RevokeToken(f"q{n // 2}")
+    ),
+    "revoked names": lambda n: c.RevokeToken(f"q{n}"),
     "refusals": lambda n: c.Rename(1 + n // 500, n % 500 + 1, f"/{'x' * 500}{n}", "/y", False),
     "answers": answered,
 }

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 
 from diskless.agent.leading.monitor import BEATS_PER_TIMEOUT, Monitor
 from diskless.agent.ports import Beat, Pulse
+from diskless.agent.revoked import PART_MAX, Revoked
 from diskless.agent.roster import Roster
 from diskless.errors import Unavailable
 from diskless.model import AgentInfo
@@ -22,8 +23,8 @@ AGENTS, LEADER, VICTIM = 4, 0, 3
 TIMEOUT_S = 0.4
 
 
-def pulse(boot: str, roster_version: int) -> Pulse:
-    return Pulse(boot, roster_version, 0, {}, 1 << 30, 0, 0, ())
+def pulse(boot: str, roster_version: int, revoked_version: int = 0) -> Pulse:
+    return Pulse(boot, roster_version, 0, {}, 1 << 30, 0, 0, (), revoked_version=revoked_version)
 
 
 class Peers:
@@ -35,6 +36,8 @@ class Peers:
         self.silent: set[int] = set()
         self.unanswered: Counter[int] = Counter()
         self.beats = 0
+        self.revoked: defaultdict[int, set[str]] = defaultdict(set)
+        self.parts: Counter[int] = Counter()
 
     async def beat(self, agent: AgentInfo, beat: Beat, *, timeout_s: float) -> Pulse:
         await asyncio.sleep(0)
@@ -45,7 +48,10 @@ class Peers:
         if agent.slot == VICTIM and self.replaced:
             self.beats += 1
             return pulse("", beat.roster_version if beat.roster is not None else 0)
-        return pulse(agent.boot, beat.roster_version)
+        assert len(beat.revoked) <= PART_MAX
+        self.revoked[agent.slot].update(name for name, _ in beat.revoked)
+        self.parts[agent.slot] += bool(beat.revoked)
+        return pulse(agent.boot, beat.roster_version, beat.revoked_upto)
 
 
 class Watch:
@@ -54,8 +60,9 @@ class Watch:
     def __init__(self) -> None:
         self.state = NamespaceState()
         self.peers = Peers()
-        me: Any = SimpleNamespace(
+        self.me: Any = SimpleNamespace(
             learn=lambda **_: None,
+            revoked=Revoked(wall_s=time.time),
             vital_signs=lambda: pulse(self.state.agents[LEADER].boot, self.state.roster_version),
         )
         replica: Any = SimpleNamespace(
@@ -65,7 +72,7 @@ class Watch:
         self.monitor = Monitor(
             slot=LEADER,
             replica=replica,
-            member=me,
+            member=self.me,
             roster=Roster(slot=LEADER, seeds={}, now_s=time.monotonic, suspect_s=1.0),
             peers=others,
             failure_timeout_s=TIMEOUT_S,
@@ -121,3 +128,23 @@ def test_agents_have_longer_while_most_of_them_are_silent(silent: set[int]) -> N
         assert max(unanswered) >= 2
     else:
         assert unanswered == [1], "it waits for a beat's whole time, and that is enough"
+
+
+def test_revoked_names_go_to_every_agent_once_and_in_parts() -> None:
+    watch = Watch()
+    count = 2 * PART_MAX + 5
+    names = {f"q{number}" for number in range(count)}
+    others = set(range(AGENTS)) - {LEADER}
+
+    async def scene() -> None:
+        for name in names:
+            watch.state.apply(c.RevokeToken(name), now_ms=1, elapsed_ms=1)
+        watch.monitor.publish()
+        while any(watch.peers.revoked[slot] != names for slot in others):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(TIMEOUT_S)  # further beats have nothing to tell
+
+    asyncio.run(watch.run(scene))
+    assert {watch.peers.parts[slot] for slot in others} == {3}
+    assert watch.me.revoked.version == count
+    assert all(name in watch.me.revoked for name in names)

@@ -725,7 +725,9 @@ def example_commands(world: World) -> list[c.Command]:
     return [
         c.Commit((stripe,), (put,)),
         c.Commit((), ()),
-        c.OpenSession(),
+        c.OpenSession("q1"),
+        c.IssueToken("q1", ("/a", "/b"), True, 5, "admin"),
+        c.RevokeToken("q1", "admin"),
         world.mkdirs_of("/d"),
         world.rename_of("/d", "/e", overwrite=True),
         world.delete_of("/e", recursive=True, snapshots=True),

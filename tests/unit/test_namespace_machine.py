@@ -36,7 +36,7 @@ from diskless.errors import (
     UploadLost,
 )
 from diskless.model import Extent, FileRecord, HeldShard, Place, Stripe, StripeId
-from diskless.namespace import btree, weights
+from diskless.namespace import btree, tokens, weights
 from diskless.namespace import commands as c
 from diskless.namespace.ledger import Verdict, stored_bytes
 from diskless.namespace.snapshot import Restorer
@@ -71,6 +71,9 @@ Subtree = tuple[dict[str, int], set[str]]
 FANOUT = {"LEAF_MAX": 2, "LEAF_MIN": 2, "LEAF_MERGED_MAX": 2,
           "INNER_MAX": 2, "INNER_MIN": 2, "INNER_MERGED_MAX": 2}  # fmt: skip
 """So small that three names make a tree."""
+token_names = st.sampled_from(["q1", "q2", "q3"])
+FORGET_SLACK_S = 2
+"""So short that tokens are forgotten within a run."""
 snapshot_names = st.sampled_from(["s", "t", "before-s"])
 
 
@@ -266,6 +269,8 @@ class NamespaceMachine(RuleBasedStateMachine):
         self.usual_fanout = {name: getattr(btree, name) for name in FANOUT}
         for name, value in FANOUT.items():
             setattr(btree, name, value)
+        self.usual_slack_s = tokens.FORGET_SLACK_S
+        tokens.FORGET_SLACK_S = FORGET_SLACK_S
         self.state = NamespaceState(sweep_at_once=SWEEP_AT_ONCE)
         self.twin = NamespaceState(sweep_at_once=SWEEP_AT_ONCE)
         self.naive = Naive()
@@ -276,6 +281,9 @@ class NamespaceMachine(RuleBasedStateMachine):
         self.up: dict[int, bool] = {}
         self.fences = Counter[tuple[int, int]]()
         self.session = 0
+        self.who: dict[int, str] = {}
+        self.tokens: dict[str, tuple[int, bool, bool]] = {}  # expiry, registered, revoked
+        self.revocations = 0
         self.sequence = 0
         self.counters = Counter[tuple[int, int]]()
         self.contents = 0
@@ -285,6 +293,7 @@ class NamespaceMachine(RuleBasedStateMachine):
         self.history: list[tuple[c.Command, tuple[c.Result, ...]]] = []
 
     def teardown(self) -> None:
+        tokens.FORGET_SLACK_S = self.usual_slack_s
         for name, value in self.usual_fanout.items():
             setattr(btree, name, value)
 
@@ -338,9 +347,13 @@ class NamespaceMachine(RuleBasedStateMachine):
         """One rule for all of these, so that most steps are commands of clients."""
         self.now_ms += ms
         slot = data.draw(slots)
-        match data.draw(st.integers(0, 5)):
+        match data.draw(st.integers(0, 7)):
             case 0:
                 self.open_session()
+            case 6:
+                self.issue_token(data.draw(token_names), data.draw(st.sampled_from([0, 5, 9])))
+            case 7:
+                self.revoke_token(data.draw(token_names))
             case 1:
                 self.start_agent(slot)
             case 2:
@@ -353,10 +366,38 @@ class NamespaceMachine(RuleBasedStateMachine):
                 self.fence(slot, data.draw(st.integers(0, 6)))
 
     def open_session(self) -> None:
-        (result,) = self.apply(c.OpenSession())
+        who = f"q{self.session % 3}"
+        (result,) = self.apply(c.OpenSession(who))
         assert isinstance(result, c.Done)
         assert result.number == self.session + 1
         self.session = result.number
+        self.who[self.session] = who
+
+    def issue_token(self, name: str, expires_s: int) -> None:
+        self.forget_tokens()
+        known = self.tokens.get(name)
+        (result,) = self.apply(c.IssueToken(name, ("/a",), True, expires_s))
+        if known is None:
+            assert result == c.Done()
+            self.tokens[name] = (expires_s, True, False)
+        elif known == (expires_s, True, False):
+            assert result == c.Done(changed=False)
+        else:
+            assert isinstance(result, c.Refused)
+            assert result.reason == "AlreadyExists"
+
+    def revoke_token(self, name: str) -> None:
+        self.forget_tokens()
+        expires_s, registered, revoked = self.tokens.get(name, (0, False, False))
+        (result,) = self.apply(c.RevokeToken(name))
+        assert result == c.Done(int(registered), changed=not revoked)
+        self.tokens[name] = (expires_s, registered, True)
+        self.revocations += not revoked
+
+    def forget_tokens(self) -> None:
+        """What a command that is about tokens does first: names are few here."""
+        late_s = max(self.clock_ms, self.now_ms) // 1000 - FORGET_SLACK_S
+        self.tokens = {n: t for n, t in self.tokens.items() if not 0 < t[0] <= late_s}
 
     def start_agent(self, slot: int) -> None:
         self.lives[slot] += 1
@@ -892,6 +933,24 @@ class NamespaceMachine(RuleBasedStateMachine):
     def the_roster_shows_who_is_up_and_in_which_life(self) -> None:
         shown = {slot: (a.incarnation, a.up) for slot, a in self.state.agents.items()}
         assert shown == {slot: (self.lives[slot], up) for slot, up in self.up.items()}
+
+    @invariant()
+    def tokens_are_kept_until_they_have_expired_for_long(self) -> None:
+        shown = self.state.tokens.by_name
+        assert {
+            name: (token.expires_s, bool(token.paths), token.revoked_ms > 0)
+            for name, token in shown.items()
+        } == self.tokens
+        assert self.state.tokens.version == self.revocations
+        assert self.state.tokens.bytes_used == sum(token.bytes_used for token in shown.values())
+        revoked = {name for name, (_, _, revoked) in self.tokens.items() if revoked}
+        found, upto = self.state.tokens.revoked_after(0, limit=100)
+        assert {name for name, _ in found} == revoked
+        assert upto == self.revocations
+
+    @invariant()
+    def every_session_knows_whose_it_is(self) -> None:
+        assert {n: self.state.sessions.who(n) for n in self.who} == self.who
 
     @invariant()
     def time_never_goes_back(self) -> None:

@@ -21,7 +21,9 @@ def busy_state(commands: int) -> NamespaceState:
         agent = c.AgentUp(slot, f"boot-{slot}", "a", "g", "s", "h", "n", 1)
         state.apply(agent, now_ms=1, elapsed_ms=1)
     state.apply(c.AgentDown(2, 1), now_ms=2, elapsed_ms=1)
-    sessions = [state.apply(c.OpenSession(), now_ms=3, elapsed_ms=2)[0].number for _ in range(3)]
+    sessions = [
+        state.apply(c.OpenSession(f"q{n}"), now_ms=3, elapsed_ms=2)[0].number for n in range(3)
+    ]
     places = (Place(0, 1), Place(1, 1), Place(3, 1))
     for number in range(1, commands):
         session, path = rng.choice(sessions), f"/d{rng.randrange(9)}/f{rng.randrange(40)}"
@@ -48,6 +50,10 @@ def busy_state(commands: int) -> NamespaceState:
             command = c.MoveShards((c.ShardMove(stripe.id, stripe.version, ()),))
         elif luck < 0.975:
             command = c.Drain(rng.randrange(4), rng.random() < 0.5)
+        elif luck < 0.98:
+            command = c.IssueToken(f"q{rng.randrange(40)}", ("/a",), luck < 0.9775, number % 3)
+        elif luck < 0.985:
+            command = c.RevokeToken(f"q{rng.randrange(40)}")
         elif state.ledger.freed_ms:
             command = c.Reap((next(iter(state.ledger.freed_ms)),))
         else:

@@ -289,6 +289,7 @@ def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
         "ledger_counts": (ledger.live_bytes, ledger.payload_bytes, ledger.stored_bytes),
         "health": dump_health(state),
         "sessions": dump_sessions(state) if sessions else None,
+        "tokens": (state.tokens.version, list(state.tokens.by_name.items())),
         "agents": dict(sorted(state.agents.items())),
         "boots": {slot: list(boots.items()) for slot, boots in sorted(state.roster.boots.items())},
         "roster_version": state.roster_version,
@@ -326,9 +327,9 @@ def dump_sessions(state: NamespaceState) -> tuple[Any, ...]:
 def test_the_dump_shows_every_part_that_a_state_and_its_ledger_have() -> None:
     state = NamespaceState()
     assert set(vars(state)) == {
-        "tree", "doomed", "history", "ledger", "roster", "health", "sessions", "agents", "files",
-        "op", "clock_ms", "elapsed_ms", "bytes_inline", "bytes_max", "extents", "demotable_ms",
-        "_last_file", "_sweep_at_once", "_sure_puts",
+        "tree", "doomed", "history", "ledger", "roster", "health", "sessions", "tokens", "agents",
+        "files", "op", "clock_ms", "elapsed_ms", "bytes_inline", "bytes_max", "extents",
+        "demotable_ms", "_last_file", "_sweep_at_once", "_sure_puts",
     }  # fmt: skip
     assert set(vars(state.ledger)) == {
         "entries", "freed_ms", "doubted_ms", "fences", "reaped", "partly_dead", "health",

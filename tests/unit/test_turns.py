@@ -406,3 +406,45 @@ def test_commits_and_reaps_cost_what_they_name() -> None:
     check(commit, tables_grow=True)
     check(reap, tables_grow=True)
     check(rename)
+
+
+def with_tokens(count: int) -> NamespaceState:
+    state = NamespaceState()
+    for number in range(count):
+        # Those that expire first come last, so that the order of none is that of another.
+        issue = c.IssueToken(f"q{number * 7919 % count}", ("/a", "/b"), True, 2 * count - number)
+        state.apply(issue, now_ms=1000, elapsed_ms=1000)
+        if number % 2:
+            revoke = c.RevokeToken(f"q{number * 7919 % count}")
+            state.apply(revoke, now_ms=1000, elapsed_ms=1000)
+    return state
+
+
+TOKENS: dict[str, Callable[[NamespaceState], Any]] = {
+    "issue": lambda state: state.apply(
+        c.IssueToken("new", ("/a",), True, 5), now_ms=1000, elapsed_ms=1000
+    ),
+    "revoke": lambda state: state.apply(c.RevokeToken("q0"), now_ms=1000, elapsed_ms=1000),
+    "revoke, and forget others": lambda state: state.apply(
+        c.RevokeToken("q0"), now_ms=10**12, elapsed_ms=1000
+    ),
+    "a part of the revoked": lambda state: state.tokens.revoked_after(100, limit=100),
+    "a page": lambda state: q.answer(state, q.Tokens("q1", 100)),
+    "the weight of all": lambda state: state.bytes_used,
+}
+
+
+def check_tokens(step: Callable[[NamespaceState], Work]) -> None:
+    small, large = (step(with_tokens(count)) for count in (1000, 20_000))
+    assert large.lines <= min(LINES_MAX, SLACK * small.lines + 500)
+    # A list that is full is copied when one more comes: 8 bytes of each.
+    assert large.peak_bytes <= SLACK * small.peak_bytes + 250_000
+
+
+@pytest.mark.parametrize("run", TOKENS.values(), ids=TOKENS)
+def test_tokens_cost_the_same_however_many_there_are(run: Callable[[NamespaceState], Any]) -> None:
+    check_tokens(lambda state: work_of(lambda: run(state)))
+
+
+def test_a_chunk_of_a_copy_has_a_chunk_of_the_tokens() -> None:
+    check_tokens(lambda state: worst(drained(s.snapshot(state))))

@@ -6,9 +6,10 @@ from contextlib import suppress
 
 import grpc.aio
 
-from diskless.rpc.lane import Hello, LaneDoor
+from diskless.rpc.lane import LaneDoor
 from diskless.rpc.services import LANE_KEY
 from diskless.rpc.voters import VoterLink
+from tests.unit.voters import lane_door, visitor
 
 DEADLINE_S = 10.0
 
@@ -49,7 +50,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.voter = Voter()
-        self.door = LaneDoor(slot=1, secret="secret", voter=self.voter)
+        self.door: LaneDoor = lane_door(self.voter)
         self.streams: list[Stream] = []
         self.port = ""
         self.broke = 0
@@ -58,12 +59,12 @@ class Pair:
             self._open,
             peer="agent-1",
             host="127.0.0.1",
-            hello=Hello("secret", 1, 3, "host:3"),
+            visitor=visitor(),
             count_message=self._count,
             on_broken=self._broken,
         )
 
-    def _open(self) -> Stream:
+    async def _open(self) -> Stream:
         self.streams.append(Stream(self.port))
         return self.streams[-1]
 
@@ -159,7 +160,9 @@ def test_closing_ends_both_and_tells_nobody() -> None:
 def test_a_port_that_is_none_leaves_all_to_the_stream() -> None:
     async def work(pair: Pair) -> None:
         for pair.port in ("99999", "none", "-1"):
+            before = len(pair.streams)
             pair.link.post(b"a")
+            await until(lambda before=before: len(pair.streams) > before and pair.link._opening)
             stream = pair.streams[-1]
             opening = pair.link._opening
             assert opening is not None

@@ -17,6 +17,7 @@ from diskless.agent.membership import Member
 from diskless.agent.memory import namespace_limit
 from diskless.agent.ports import Beat, LeaderPeers, Pulse
 from diskless.agent.replica import Replica
+from diskless.agent.revoked import PART_MAX
 from diskless.agent.roster import Roster
 from diskless.errors import DisklessError, Unavailable
 from diskless.model import AgentInfo, slot_name
@@ -25,6 +26,8 @@ from diskless.namespace import commands as c
 log = logging.getLogger(__name__)
 
 BEATS_PER_TIMEOUT = 4
+PARTS_AT_ONCE_MAX = 8
+"""Of the list of revoked names that a leader takes from its own namespace."""
 CROWD_PATIENCE = 3
 """How many failure timeouts agents may be silent while most of them are."""
 
@@ -59,11 +62,23 @@ class Monitor:
         """The latest answer of each agent, this one's among them."""
 
     def publish(self) -> None:
-        """Brings a changed roster to this agent at once and to the others soon."""
+        """Brings a changed roster, and newly revoked names, to this agent at once and to the
+        others soon."""
         state = self._replica.state
         self._roster.leader = self._slot
-        self._member.learn(version=state.roster_version, agents=state.agents.values())
+        self._learn_revoked()
+        if self._member.revoked.known:
+            self._member.learn(version=state.roster_version, agents=state.agents.values())
         self._wake.set()
+
+    def _learn_revoked(self) -> None:
+        """As agents hear it, but for the beats: a bounded number of names at once."""
+        tokens, known = self._replica.state.tokens, self._member.revoked
+        for _ in range(PARTS_AT_ONCE_MAX):
+            if known.known and known.version >= tokens.version:
+                return
+            names, upto = tokens.revoked_after(known.version, limit=PART_MAX)
+            known.learn(names, upto=upto, version=tokens.version)
 
     async def run(self) -> None:
         """Beats until cancelled."""
@@ -80,6 +95,8 @@ class Monitor:
             for agent in list(self._replica.state.agents.values()):
                 if agent.slot != self._slot and agent.slot not in self._beating:
                     self._beating[agent.slot] = asyncio.create_task(self._beat(agent))
+            if self._member.revoked.version < self._replica.state.tokens.version:
+                self.publish()
             try:
                 await self._look_at_self()
             except Exception:  # else nobody would be watched any more
@@ -162,7 +179,11 @@ class Monitor:
                 return
             await self._note(agent, pulse)
             await self._weigh(agent, began_s=started_s, ended_s=ended_s)
-            current = pulse.roster_version >= self._replica.state.roster_version
+            state = self._replica.state
+            current = (
+                pulse.roster_version >= state.roster_version
+                and pulse.revoked_version >= state.tokens.version
+            )
             if current and not self._slowness.suspects(agent.slot):
                 return
 
@@ -175,14 +196,21 @@ class Monitor:
     def _beat_for(self, agent: AgentInfo) -> Beat:
         state = self._replica.state
         known = self.pulses.get(agent.slot)
-        fresh = (
-            known is not None
-            and known.boot == agent.boot
-            and known.roster_version == state.roster_version
+        if known is not None and known.boot != agent.boot:
+            known = None
+        fresh = known is not None and known.roster_version == state.roster_version
+        revoked, upto = state.tokens.revoked_after(
+            known.revoked_version if known is not None else 0, limit=PART_MAX
         )
-        roster = None if fresh else tuple(state.agents.values())
         return Beat(
-            self._slot, state.roster_version, roster, self._roster.inline_room, self._replica.view
+            leader=self._slot,
+            roster_version=state.roster_version,
+            roster=None if fresh else tuple(state.agents.values()),
+            inline_room=self._roster.inline_room,
+            view=self._replica.view,
+            revoked_version=state.tokens.version,
+            revoked=tuple(revoked),
+            revoked_upto=upto,
         )
 
     async def _judge(self, agent: AgentInfo, refused: bool, error: Unavailable) -> None:

@@ -1,5 +1,6 @@
 """What `diskless status` says: a `ClusterStatus`, made by the leader."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from diskless.agent.leading.keeper import Keeper
@@ -86,7 +87,16 @@ class Reporter:
             grpc_messages=sum(pulse.messages_sent for pulse in self._pulses.values()),
             damaged_shards=len(self._repairer.damaged()),
             corrupt_shards_seen=sum(p.corrupt_shards_seen for p in self._pulses.values()),
+            tokens=len(state.tokens),
+            refused=self._refused(),
+            audit_dropped=sum(pulse.audit_dropped for pulse in self._pulses.values()),
         )
+
+    def _refused(self) -> dict[str, int]:
+        counts: Counter[str] = Counter()
+        for pulse in self._pulses.values():
+            counts.update(pulse.refused)
+        return dict(counts)
 
     def _unhosted(self) -> dict[str, str]:
         """What was said of slots that are still down: an agent may just have returned."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from diskless.namespace import commands as c
-from diskless.namespace.events import EventLog
+from diskless.namespace.events import Audit, EventLog
 from diskless.namespace.snapshot import Restorer, snapshot
 from diskless.namespace.state import NamespaceState
 
@@ -29,15 +29,27 @@ class StateMachine(Protocol):
 class NamespaceMachine:
     """The namespace as a replicated state machine. Invalid bytes raise: a bug of ours."""
 
-    def __init__(self) -> None:
+    def __init__(self, audit: Audit | None = None) -> None:
+        """`audit` is told of every event."""
         self.state = NamespaceState()
-        self.events = EventLog()
+        self.events = EventLog(audit)
+        self._who_of = self.state.sessions.who
         self._restorer: Restorer | None = None
 
     def apply(self, op: int, time_ms: int, elapsed_ms: int, command: bytes) -> tuple[c.Result, ...]:
+        if self._restorer is not None:
+            self._restorer = None
+            self.events.restored(self.state.op)
         decoded = c.decode(command)
         results = self.state.apply(decoded, now_ms=time_ms, elapsed_ms=elapsed_ms, op=op)
-        self.events.note(op, decoded, results, time_ms=time_ms, elapsed_ms=elapsed_ms)
+        self.events.note(
+            op,
+            decoded,
+            results,
+            time_ms=time_ms,
+            elapsed_ms=elapsed_ms,
+            who_of=self._who_of,
+        )
         return results
 
     def snapshot(self) -> Iterator[bytes]:

@@ -1,0 +1,70 @@
+"""What requests about tokens mean: registering, revoking and listing them."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from diskless.agent.router import Router
+from diskless.errors import BadRequest
+from diskless.gateway.server import Answer
+from diskless.gateway.visitor import Visitor
+from diskless.identity.claims import NAME, Claims, Role
+from diskless.namespace import commands as c
+from diskless.namespace import queries as q
+from diskless.namespace.tokens import Token
+from diskless.protocol import messages as m
+from diskless.protocol.messages import Kind
+
+Payload = bytes | bytearray | memoryview
+
+
+class TokensDoor:
+    """A part of the gateway's backend."""
+
+    def __init__(self, namespace: Router, *, cluster_id: str) -> None:
+        self._namespace = namespace
+        self._cluster_id = cluster_id
+        self.handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
+            Kind.TOKENS: self._tokens,
+        }
+        self.personal: dict[Kind, Callable[[Visitor, Any, Payload], Answer | Awaitable[Answer]]] = {
+            Kind.ISSUE_TOKEN: self._issue,
+            Kind.REVOKE_TOKEN: self._revoke,
+        }
+
+    async def _issue(self, visitor: Visitor, meta: m.IssueToken, _: Payload) -> Answer:
+        claims = Claims(
+            cluster=self._cluster_id,
+            role=Role.CLIENT,
+            name=meta.name,
+            paths=tuple(meta.paths),
+            writes=meta.writes,
+            expires_s=meta.expires_s,
+        ).check()
+        who = visitor.principal.name
+        done = await self._namespace.run(
+            c.IssueToken(claims.name, claims.paths, claims.writes, claims.expires_s, who)
+        )
+        return m.Issued(done.changed), ()
+
+    async def _revoke(self, visitor: Visitor, meta: m.RevokeToken, _: Payload) -> Answer:
+        if not NAME.fullmatch(meta.name):
+            raise BadRequest(f"{meta.name[:80]!r} is not the name of a token")
+        done = await self._namespace.run(c.RevokeToken(meta.name, visitor.principal.name))
+        return m.Revoked(done.changed, bool(done.number)), ()
+
+    def _tokens(self, meta: m.Tokens, _: Payload) -> Answer | Awaitable[Answer]:
+        def reply(page: q.TokensListed) -> Answer:
+            return m.TokenList([_info(token) for token in page.entries], page.more), ()
+
+        return self._namespace.ask(q.Tokens(meta.after, meta.limit), reply)
+
+
+def _info(token: Token) -> m.TokenInfo:
+    return m.TokenInfo(
+        name=token.name,
+        paths=list(token.paths),
+        writes=token.writes,
+        expires_s=token.expires_s,
+        issued_ms=token.issued_ms,
+        revoked_ms=token.revoked_ms,
+    )
