@@ -48,6 +48,7 @@ BUILT_IN = {
     "DeadlineExceeded": TimeoutError,
     "Unauthorized": PermissionError,
     "ReadOnly": PermissionError,
+    "Forbidden": PermissionError,
     "NoCluster": LookupError,
     "LaunchFailed": RuntimeError,
     "SparkUnusable": RuntimeError,
@@ -105,15 +106,15 @@ def test_an_error_is_also_the_built_in_one_for_its_case(cls: type[DisklessError]
 
 
 @every_class
-def test_exit_codes_are_from_1_to_24_and_stay_clear_of_shells(cls: type[DisklessError]) -> None:
-    assert 1 <= cls.exit_code <= 24
+def test_exit_codes_are_from_1_to_25_and_stay_clear_of_shells(cls: type[DisklessError]) -> None:
+    assert 1 <= cls.exit_code <= 25
     if cls not in (DisklessError, errors.InternalError):
         assert cls.exit_code > 1, "1 is for what has no code of its own"
 
 
 def test_exit_codes_have_no_gap_and_2_is_for_wrong_use() -> None:
     bench_alone = 22
-    assert {cls.exit_code for cls in CLASSES} == set(range(1, 25)) - {bench_alone}
+    assert {cls.exit_code for cls in CLASSES} == set(range(1, 26)) - {bench_alone}
     assert {cls.__name__ for cls in CLASSES if cls.exit_code == 2} == {"BadSettings", "BadRequest"}
 
 
