@@ -16,7 +16,7 @@ from diskless.client.descriptor import load
 from diskless.client.greeting import Greeter
 from diskless.config import KIB, MIB
 from diskless.errors import DisklessError, Forbidden, NotFound, Unauthorized
-from diskless.gateway.server import STRANGERS_MAX
+from diskless.gateway.lobby import STRANGERS_MAX
 from diskless.launch.local import LocalCluster
 from diskless.protocol import messages as m
 from diskless.protocol.messages import Kind
@@ -364,6 +364,6 @@ def test_three_thousand_strangers_beside_a_workload_fail_none_of_it(
                 stranger.sendall(b"\xd1")
         before = written[0]
         eventually(lambda: written[0] > before + 20)
-        assert on_loop(cluster, lambda: len(gateway._strangers)) <= STRANGERS_MAX
+        assert on_loop(cluster, lambda: len(gateway.lobby.strangers)) <= STRANGERS_MAX
         assert on_loop(cluster, lambda: len(gateway._connections)) <= STRANGERS_MAX + 20
     assert len(list(client.list("/w"))) == written[0]
