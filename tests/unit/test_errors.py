@@ -49,6 +49,7 @@ BUILT_IN = {
     "Unauthorized": PermissionError,
     "Forbidden": PermissionError,
     "ReadOnly": PermissionError,
+    "Forbidden": PermissionError,
     "NoCluster": LookupError,
     "LaunchFailed": RuntimeError,
     "SparkUnusable": RuntimeError,
