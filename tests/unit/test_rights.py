@@ -74,7 +74,14 @@ FOR_ALL: list[tuple[Kind, Any]] = [
     (Kind.READ, m.Read([])),
     (Kind.SNAPSHOTS, m.Snapshots()),
 ]
-FOR_ADMINS: list[tuple[Kind, Any]] = [(Kind.DRAIN, m.Drain(0)), (Kind.FAULTS, m.Faults())]
+FOR_ADMINS: list[tuple[Kind, Any]] = [
+    (Kind.DRAIN, m.Drain(0)),
+    (Kind.RENEW, m.Renew()),
+    (Kind.ISSUE_TOKEN, m.IssueToken("t", ["/p"])),
+    (Kind.REVOKE_TOKEN, m.RevokeToken("t")),
+    (Kind.TOKENS, m.Tokens()),
+    (Kind.FAULTS, m.Faults()),
+]
 
 
 def at(meta: Any, path: str) -> Any:
