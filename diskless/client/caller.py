@@ -58,11 +58,13 @@ class Ticket:
 
 
 class Caller:
-    def __init__(self, descriptor: Descriptor, *, timeout_s: float) -> None:
+    def __init__(
+        self, descriptor: Descriptor, *, timeout_s: float, greeter: Greeter | None = None
+    ) -> None:
         self.timeout_s = timeout_s
         self.closed = False
         self._descriptor = descriptor
-        self._greeter = Greeter(descriptor)
+        self._greeter = greeter or Greeter(descriptor)
         self._cluster = self._greeter.cluster
         self._begin()
         _callers.add(self)
