@@ -49,7 +49,6 @@ BUILT_IN = {
     "Unauthorized": PermissionError,
     "Forbidden": PermissionError,
     "ReadOnly": PermissionError,
-    "Forbidden": PermissionError,
     "NoCluster": LookupError,
     "LaunchFailed": RuntimeError,
     "SparkUnusable": RuntimeError,
