@@ -284,5 +284,15 @@ def test_files_that_are_rotated_meanwhile_cost_nothing_but_what_went(start: Star
     assert gone == EventsFound([], "")
 
 
+def test_a_place_that_is_none_is_the_end(start: Start, tmp_path: Path) -> None:
+    audit = start()
+    for event in row(5):
+        audit.note(event)
+    assert len(everything(audit)) == 5
+    (file,) = files(tmp_path)
+    for place in (f"9.0.3.{file.stat().st_ino}.-7.0", "9.0.3.0.-1.-1", "-1.-1.3.-1.-1.-1"):
+        assert look(audit, Events(0, 10, before=place)).events == []
+
+
 def test_without_files_there_is_nothing(start: Start) -> None:
     assert look(start(), Events(0, 10)) == EventsFound([], "")
