@@ -74,7 +74,14 @@ FOR_ALL: list[tuple[Kind, Any]] = [
     (Kind.READ, m.Read([])),
     (Kind.SNAPSHOTS, m.Snapshots()),
 ]
-FOR_ADMINS: list[tuple[Kind, Any]] = [(Kind.DRAIN, m.Drain(0)), (Kind.FAULTS, m.Faults())]
+FOR_ADMINS: list[tuple[Kind, Any]] = [
+    (Kind.DRAIN, m.Drain(0)),
+    (Kind.FAULTS, m.Faults()),
+    (Kind.RENEW, m.Renew(show=True)),
+    (Kind.ISSUE_TOKEN, m.IssueToken("q1", ["/p/q1"])),
+    (Kind.REVOKE_TOKEN, m.RevokeToken("q1")),
+    (Kind.TOKENS, m.Tokens()),
+]
 
 
 def at(meta: Any, path: str) -> Any:
