@@ -17,7 +17,7 @@ from diskless.client.client import Client
 from diskless.client.descriptor import Descriptor
 from diskless.client.greeting import Greeter
 from diskless.client.tls import TlsConnection
-from diskless.config import MIB
+from diskless.config import KIB, MIB
 from diskless.errors import Unauthorized, Unavailable
 from diskless.identity.certificates import (
     Certificates,
@@ -25,6 +25,7 @@ from diskless.identity.certificates import (
     issue,
     make_authority,
 )
+from diskless.identity.refusals import Refusals
 from diskless.protocol import messages as m
 from diskless.protocol.messages import Kind, Peer
 from tests.support import content
@@ -119,6 +120,21 @@ def test_a_certificate_of_the_future_is_named_as_such(idle):
     idle.start(tls=Certificates(certificate(now=NOW + timedelta(days=9)), AUTHORITY.chain))
     with pytest.raises(Unauthorized, match=r"not good yet.*clocks"):
         knock(known(idle))
+
+
+def test_a_stranger_cannot_fill_the_memory_with_a_handshake(idle):
+    refusals = Refusals()
+    idle.start(hello_timeout_s=600.0, refusals=refusals)
+    with closing(socket.create_connection(("127.0.0.1", idle.gateway.tcp_port))) as stranger:
+        stranger.settimeout(20.0)
+        # A ClientHello of 96 KiB in records of 8, of which the last never comes.
+        hello = b"\x01" + (96 * KIB).to_bytes(3) + b"\x03\x03" + bytes(88 * KIB)
+        with suppress(ConnectionError):
+            for start in range(0, len(hello), 8 * KIB):
+                part = hello[start : start + 8 * KIB]
+                stranger.sendall(b"\x16\x03\x01" + len(part).to_bytes(2) + part)
+            assert stranger.recv(1) == b"", "it is closed"
+    assert refusals.by_reason() == {"gateway": {"no TLS": 1}}
 
 
 def greet_once(descriptor: Descriptor) -> None:
