@@ -117,6 +117,18 @@ def test_a_broken_disk_costs_lines_that_are_counted_and_told_of(
     assert audit.dropped == 20
 
 
+def test_a_link_in_the_place_of_the_file_is_not_followed(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "audit").mkdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("")
+    (tmp_path / "audit" / "audit-agent-3.log").symlink_to(elsewhere)
+    audit = start()
+    audit.note(row(1)[0])
+    audit.flush()
+    assert audit.dropped == 1
+    assert elsewhere.read_text() == ""
+
+
 def test_a_line_that_was_cut_off_hurts_no_other(start: Start, tmp_path: Path) -> None:
     """As a full disk leaves it."""
     audit, events = start(), row(4)
