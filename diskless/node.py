@@ -251,7 +251,12 @@ class Node:
     def _open_doors(self) -> None:
         """What other agents and clients reach."""
         settings = self.settings
-        self.doorkeeper = Doorkeeper(settings.keyring, slot=self.slot, revoked=self.revoked)
+        self.doorkeeper = Doorkeeper(
+            settings.keyring,
+            slot=self.slot,
+            revoked=self.revoked,
+            wall_s=lambda: settings.wall_ms() / 1000,
+        )
         self.server = AgentServer(
             slot=self.slot,
             doorkeeper=self.doorkeeper,

@@ -284,7 +284,7 @@ class _Scan:
         """Begins there; at the end of all, if that file is gone by now, with all older ones."""
         while self._files and self._files[0][0].st_ino != file:
             del self._files[0]
-        self.file, self.offset = file, offset
+        self.file, self.offset = file, max(offset, 0)  # it comes back from clients
 
     def events(self) -> Iterator[Event]:
         for number, (stat, handle) in enumerate(self._files):

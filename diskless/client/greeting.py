@@ -12,7 +12,7 @@ import time
 from functools import lru_cache
 
 from diskless.client.connection import Connection, describe, say_why
-from diskless.client.descriptor import Descriptor
+from diskless.client.descriptor import AUTHORITY_VARIABLE, Descriptor
 from diskless.client.tls import TlsConnection
 from diskless.errors import DisklessError, Unauthorized, Unavailable
 from diskless.identity import handshake
@@ -115,8 +115,14 @@ class Greeter:
 
     def _untrusted(self, peer: Peer, name: str, error: ssl.SSLError) -> DisklessError:
         if not isinstance(error, ssl.SSLCertVerificationError):
-            if error.reason in ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING"):
-                return Unavailable(f"{describe(peer)} does not speak TLS, as its cluster does")
+            if error.reason == "WRONG_VERSION_NUMBER":
+                return self._stranger(
+                    peer,
+                    ": it does not speak TLS, as an agent would of a cluster with an authority "
+                    f"(from its descriptor, or {AUTHORITY_VARIABLE})",
+                )
+            if error.reason == "UNEXPECTED_EOF_WHILE_READING":
+                return Unavailable(f"{describe(peer)} closed the connection before TLS")
             return Unavailable(f"{describe(peer)}: TLS: {error.reason or error}")
         if error.verify_code in (_EXPIRED, _NOT_YET):
             return Unauthorized(

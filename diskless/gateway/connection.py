@@ -71,6 +71,8 @@ UNSENT_BYTES_LOW = 16 * KIB
 FETCH_BYTES_MIN = MIB
 """What a slow client must fetch, unless it fetches all there is, within the time for it."""
 REPLY_BYTES_MIN = 4 * KIB
+PIECE_BYTES = 16 * KIB
+"""What each further extent of a read counts as: it is work, however few bytes it has."""
 OPENED_BYTES = 64 * KIB
 ENTRY_BYTES = 320
 STATUS_BYTES = 64 * KIB
@@ -112,7 +114,7 @@ class Request:
         self.number = header.request
         self.payload = frame.payload
         self.body_bytes = header.meta_bytes + header.payload_bytes
-        self.reply_bytes = _expected_reply_bytes(self.kind, self.meta)
+        self.reply_bytes = expected_reply_bytes(self.kind, self.meta)
         self.reply_reserved = not self.reply_bytes
         self.within_s = header.leader * WITHIN_UNIT_S
         """The client's patience; 0 if it did not tell."""
@@ -123,10 +125,11 @@ class Request:
         self.task: asyncio.Task[None] | None = None
 
 
-def _expected_reply_bytes(kind: Kind, meta: Struct) -> int:
+def expected_reply_bytes(kind: Kind, meta: Struct) -> int:
     """How large the reply may be, as far as the request itself tells; 0 for a small one."""
     if isinstance(meta, Read):
         wanted = sum(extent.length for extent in meta.extents)
+        wanted += PIECE_BYTES * (len(meta.extents) - 1)
     elif isinstance(meta, Open):
         wanted = max(meta.prefetch, OPENED_BYTES)
     elif isinstance(meta, List | Events):

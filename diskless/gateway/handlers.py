@@ -57,6 +57,9 @@ _MUTATIONS = frozenset(
     kind for kind, request in m.REQUESTS.items() if issubclass(request, m.Mutation)
 )
 _CHECKSUM = re.compile("[0-9a-fA-F]{16}")
+READ_EXTENTS_MAX = 256
+"""Of one read, as each takes some time of the loop, however small it is. The parts of a file that
+fill a frame are fewer: a stripe has 64 KiB or more."""
 
 
 class ClientDoor:
@@ -279,6 +282,8 @@ class ClientDoor:
         return m.Opened(_file_status(meta.path, record), extents, places)
 
     async def _read(self, visitor: Visitor, meta: m.Read, _: Payload) -> Answer:
+        if len(meta.extents) > READ_EXTENTS_MAX:
+            raise BadRequest(f"one read may ask for {READ_EXTENTS_MAX} extents at most")
         if visitor.rights.bound:
             self._marks.check_extents(visitor.principal, meta.extents)
         if any(extent.offset < 0 or extent.length <= 0 for extent in meta.extents):

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from diskless.agent.router import Router
-from diskless.errors import NotFound
+from diskless.errors import Forbidden, NotFound
 from diskless.gateway.server import Answer
 from diskless.gateway.visitor import Visitor
 from diskless.namespace import commands as c
@@ -58,7 +58,8 @@ class HistoryDoor:
                 q.Snapshots("", after, q.PAGE_ENTRIES_MAX)
             )
             inside = [one.path for one in page.entries if one.cut == name]
-            visitor.rights.check_covered(inside)
+            if not all(map(visitor.rights.covers, inside)):  # whose they are is not told
+                raise Forbidden(f"cut {name!r} has directories that your token does not cover")
             found = found or bool(inside)
             more = page.more
             after = page.entries[-1].number if page.entries else after
@@ -101,17 +102,19 @@ class HistoryDoor:
 
     async def _covered_snapshots(self, visitor: Visitor, meta: m.Snapshots) -> Answer:
         """A page of all that the token covers. Pages that have none of those are passed over:
-        an empty one is the end for a client."""
+        an empty one is the end for a client. They are large, whatever the client asks for:
+        there may be thousands of others' snapshots."""
         after, more = meta.after, True
         shown: list[m.SnapshotInfo] = []
         while more and not shown:
             page: q.SnapshotsListed = await self._namespace.query(
-                q.Snapshots("", after, meta.limit)
+                q.Snapshots("", after, q.PAGE_ENTRIES_MAX)
             )
             shown = [_info(one) for one in page.entries if visitor.rights.covers(one.path)]
             more = page.more and bool(page.entries)
             after = page.entries[-1].number if page.entries else after
-        return m.SnapshotList(shown, more), ()
+        limit = max(meta.limit, 1)
+        return m.SnapshotList(shown[:limit], more or len(shown) > limit), ()
 
     def _diff(self, meta: m.Diff, _: Payload) -> Answer | Awaitable[Answer]:
         def reply(page: DiffPage) -> Answer:

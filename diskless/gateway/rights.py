@@ -6,7 +6,7 @@ admins. What a rule cannot tell from the request alone (which bytes an extent ho
 directories a cut has) is left to the handler of that request.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -109,12 +109,6 @@ class Rights:
 
     def covers(self, path: str) -> bool:
         return self._claims.covers(path)
-
-    def check_covered(self, chosen: Iterable[str]) -> None:
-        """Raises Forbidden if one of these paths is closed to it."""
-        for path in chosen:
-            if not self._claims.covers(path):
-                raise Forbidden(f"{path} is not covered by {self._who()}")
 
     def ways(self, path: str) -> list[str]:
         """The names in the directory `path` that lead to paths of its own, or are such."""

@@ -25,6 +25,8 @@ RECEIVED_BYTES = 64 * KIB
 """What is received at once, into a buffer that all connections of a gateway share."""
 ENCRYPTED_BYTES = 32 * KIB
 """What is encrypted at once: OpenSSL's buffer keeps the size that it once had."""
+HANDSHAKE_BYTES_MAX = 16 * KIB
+"""Without an end of TLS's handshake; those of clients have 2 KiB. OpenSSL would keep 128."""
 
 _FRAME = MAGIC.to_bytes(2)
 """How a frame begins that is not encrypted."""
@@ -43,6 +45,7 @@ class TlsLayer(asyncio.BufferedProtocol):
         self._over = False
         """Whether nothing more is decrypted or encrypted."""
         self._first = True
+        self._unshaken_bytes = 0
         self._plain = False
         """Whether the other side turned out not to encrypt."""
         self._reading = True
@@ -67,6 +70,13 @@ class TlsLayer(asyncio.BufferedProtocol):
                 return
         self._incoming.write(self._buffer[:nbytes])
         self._take_in()
+        if not self._shaken and not self._over:
+            self._unshaken_bytes += nbytes
+            if self._unshaken_bytes > HANDSHAKE_BYTES_MAX:
+                self._over = True
+                self._above.refuse_and_close(
+                    Unauthorized("a TLS handshake of that size is no client's", why="no TLS")
+                )
 
     def _refuse_plain(self) -> None:
         """A client that does not encrypt would only see that it is not understood."""

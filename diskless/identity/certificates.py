@@ -26,8 +26,9 @@ AUTHORITY_DAYS = 3650
 AGENT_DAYS = 90
 RENEW_SHARE = 1 / 3
 """A certificate is renewed when this part of its time is left."""
-SKEW = timedelta(hours=1)
-"""Hosts whose clocks are behind must not take a new certificate for one of the future."""
+SKEW = timedelta(days=3)
+"""A certificate begins so long before it was made: an agent whose clock is a day behind must not
+take others' for ones of the future, nor others that of an agent whose clock is a day ahead."""
 
 
 class Pair(Struct, frozen=True):

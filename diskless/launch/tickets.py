@@ -87,7 +87,9 @@ class TicketOffice:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= CONNECTIONS_MAX:
-            next(iter(self._connections)).transport.abort()
+            eldest = next(iter(self._connections))
+            del self._connections[eldest]  # its own task ends later than many others may come
+            eldest.transport.abort()
         self._connections[writer] = None
         try:
             async with asyncio.timeout(EXCHANGE_S):
@@ -103,7 +105,7 @@ class TicketOffice:
         await _send(writer, greeting)
         redemption = await _receive(reader, Redemption, tickets.REDEMPTION_BYTES_MAX)
         secret = self._take(redemption, greeting)
-        del self._connections[writer]
+        self._connections.pop(writer, None)
         await _send(writer, tickets.seal(redemption, greeting, secret, self._keys))
         log.info("ticket redeemed by=%s", writer.get_extra_info("peername"))
         self._settle()

@@ -44,6 +44,9 @@ log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 4096
 """Of agents and of strangers. Each takes some 20 KiB, and an agent has four to each other."""
+STREAMS_MAX = 32
+"""At once on one connection, knocks among them; an agent has four, and one knock for each. A
+stranger's further ones are refused before they cost the event loop anything."""
 _HANDSHAKE_MS = int(1000 * HANDSHAKE_TIMEOUT_S)
 SERVER_OPTIONS = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -54,6 +57,7 @@ SERVER_OPTIONS = (
     ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
     ("grpc.max_connection_idle_ms", _HANDSHAKE_MS),
     ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
+    ("grpc.max_concurrent_streams", STREAMS_MAX),
 )
 
 _decode_stripe = msgspec.msgpack.Decoder(Stripe).decode

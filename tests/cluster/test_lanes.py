@@ -1,13 +1,10 @@
 """Voters' lanes in a cluster: they are used, they come back, and nothing depends on them."""
 
-from functools import partial
-
 import pytest
 
 import diskless
 from diskless.errors import Unauthorized
 from diskless.launch.local import LocalCluster
-from diskless.node import NodeSettings
 from diskless.rpc.lane import LaneDoor
 from diskless.rpc.voters import VoterLink
 from tests.conftest import Connect, StartCluster
@@ -91,8 +88,7 @@ def test_lanes_that_accept_and_refuse_depose_nobody(
 def test_agents_at_ipv6_addresses_reach_each_other_and_are_reached(
     start: StartCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_ipv6 = partial(NodeSettings, bind_host="::1")
-    monkeypatch.setattr("diskless.launch.local.NodeSettings", at_ipv6)
+    monkeypatch.setattr("diskless.launch.local.BIND_HOST", "::1")
     cluster = start(tuning=CALM)
     assert cluster.nodes[0].address.startswith("[::1]:")
     uri = f"diskless://{cluster.nodes[0].gateway_address}/"

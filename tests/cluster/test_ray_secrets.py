@@ -16,6 +16,7 @@ from diskless.client import descriptor
 from diskless.client.descriptor import Descriptor
 from diskless.identity.claims import parse_token
 from diskless.launch import rundir
+from diskless.launch.audit import ID_CHARS
 from diskless.launch.record import record_of
 from tests.support import Program, eventually, ray_program, session_of
 
@@ -129,7 +130,8 @@ def test_nothing_is_in_a_log_or_any_other_file_of_the_cluster(run: Run) -> None:
 
 
 def test_audit_files_tell_who_did_what_and_have_no_key(run: Run) -> None:
-    found = sorted((descriptor.home() / "audit").rglob("audit-agent-*.log"))
+    known = f"{run.known.name}-{run.known.cluster[:ID_CHARS]}"
+    found = sorted((descriptor.home() / "audit" / known).rglob("audit-agent-*.log"))
     assert [path.name for path in found] == [f"audit-agent-{slot}.log" for slot in range(3)]
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in found)
     lines = [json.loads(line) for path in found for line in path.read_text().splitlines()]

@@ -4,7 +4,7 @@ import socket
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import cycle
 
 import psutil
@@ -18,6 +18,8 @@ from tests.support import CALM, content, eventually
 
 STRANGERS = 3000
 BYTES_EACH_MAX = 64 << 10
+KNOCKS = 100_000
+BYTES_KNOCK_MAX = 200
 COMMITS = 300
 SLOWER_MAX = 3.0
 """By how much commits may slow down; measured in one run, on a machine that others use too."""
@@ -105,5 +107,23 @@ def test_3000_strangers_are_let_go_and_cost_little(cluster: ProcessCluster) -> N
         assert grown <= STRANGERS * BYTES_EACH_MAX
         assert beside_ms <= SLOWER_MAX * before_ms
         assert client.read("/data") == content(4 * MIB)
+        assert client.status().margin == 1, "nobody was taken for dead"
+        assert client.status().view == 0
+
+
+def test_a_stranger_that_knocks_without_listening_topples_nobody(cluster: ProcessCluster) -> None:
+    leader = cluster.agents[0]
+    host, _, port = str(leader.begun["address"]).rpartition(":")
+    knock = _call(KNOCK_METHOD)[len(_PREFACE) :]
+    knocks = [knock[:5] + number.to_bytes(4) + knock[9:] for number in range(1, 2 * KNOCKS, 2)]
+    with cluster.connect() as client:
+        client.write("/data", content(4 * MIB))
+        resident = leader.resident_bytes
+        for _ in range(4):
+            with socket.create_connection((host, int(port)), timeout=5.0) as stranger:
+                with suppress(OSError):  # nobody reads that much of a stranger
+                    stranger.sendall(_PREFACE + b"".join(knocks))
+                client.write("/data", content(4 * MIB), overwrite=True)
+        assert leader.resident_bytes - resident <= 4 * KNOCKS * BYTES_KNOCK_MAX
         assert client.status().margin == 1, "nobody was taken for dead"
         assert client.status().view == 0

@@ -7,9 +7,13 @@ from functools import partial
 
 import pytest
 
+import diskless
 from diskless.client import Client
+from diskless.client.descriptor import load
 from diskless.config import KIB, MIB, ClusterSettings
+from diskless.errors import Unauthorized
 from diskless.launch.local import LocalCluster
+from tests.cluster.test_tokens import TokenHand
 from tests.support import (
     BRISK,
     content,
@@ -140,3 +144,18 @@ def test_a_wall_clock_that_is_set_interrupts_nobody(
         client.write("/a", b"1", overwrite=True)
     assert is_whole(client, AGENTS)
     assert leader(cluster).replica.view == view
+
+
+def test_a_token_that_one_agent_takes_for_expired_is_good_at_the_others(
+    cluster: LocalCluster, clocks: Clocks
+) -> None:
+    keyring = load(cluster.settings.name).keyring
+    soon_s = int(time.time()) + 3600
+    token = keyring.client("q1", paths=("/p",), expires_s=soon_s).token
+    wrong = leader(cluster).slot
+    clocks.off_ms[wrong] = DAY_MS
+    with pytest.raises(Unauthorized, match="has expired"):
+        TokenHand(cluster, wrong, token)
+    with diskless.connect(f"diskless://{cluster.settings.name}/", token=token) as client:
+        client.write("/p/x", b"1")
+        assert client.read("/p/x") == b"1"

@@ -15,7 +15,14 @@ from diskless.client import Client
 from diskless.client.descriptor import load
 from diskless.client.greeting import Greeter
 from diskless.config import KIB, MIB
-from diskless.errors import DisklessError, Forbidden, NotFound, Unauthorized, Unavailable
+from diskless.errors import (
+    BadRequest,
+    DisklessError,
+    Forbidden,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+)
 from diskless.gateway.lobby import STRANGERS_MAX
 from diskless.launch.local import LocalCluster
 from diskless.protocol import messages as m
@@ -109,6 +116,18 @@ def test_a_token_to_read_reads(cluster: LocalCluster, connect: Connect) -> None:
             refused()
 
 
+def test_a_read_of_thousands_of_small_pieces_stops_no_agent(cluster: LocalCluster) -> None:
+    with diskless.connect(f"diskless://{cluster.settings.name}/") as admin:
+        admin.write("/p/q1/big", BIG)
+        hand = TokenHand(cluster, 1, cluster.token("/p/q1", writes=False))
+        extent = hand.done(Kind.OPEN, m.Open("/p/q1/big", 0)).extents[0]
+        piece = m.MarkedExtent(extent.stripe, extent.offset, 1, extent.mark)
+        with pytest.raises(BadRequest, match="256 extents at most"):
+            hand.done(Kind.READ, m.Read([piece] * 20_000))
+        hand.done(Kind.READ, m.Read([piece] * 256))
+        assert admin.status().margin == 1, "nobody was taken for dead"
+
+
 def test_above_its_paths_a_token_sees_only_the_way(cluster: LocalCluster, connect: Connect) -> None:
     admin = connect(cluster)
     admin.write_many({f"/p/{name}/f": b"1" for name in ("a", "q1", "q2", "q3", "z")})
@@ -157,6 +176,12 @@ def test_snapshots_belong_to_their_directory(cluster: LocalCluster, connect: Con
     hand = TokenHand(cluster, 0, cluster.token("/p/q1"))
     page = hand.done(Kind.SNAPSHOTS, m.Snapshots("", 0, 2))  # by pages of others'
     assert [one.name for one in page.snapshots] == ["own"]
+    client.snapshot("/p/q1", "second")
+    page = hand.done(Kind.SNAPSHOTS, m.Snapshots("", 0, 1))
+    assert ([one.name for one in page.snapshots], page.more) == (["own"], True)
+    page = hand.done(Kind.SNAPSHOTS, m.Snapshots("", page.snapshots[-1].id, 1))
+    assert ([one.name for one in page.snapshots], page.more) == (["second"], False)
+    client.delete_snapshots("/p/q1", "second")
     client.clone("/p/q1/.snapshot/own/f", "/p/q1/back")
     assert client.read("/p/q1/back") == b"then"
     client.rollback("/p/q1", "own")
@@ -185,8 +210,9 @@ def test_a_cut_is_rolled_back_by_who_covers_all_of_it(
     admin.snapshot_cut(["/p/q0", "/p/q1"], "both")
     admin.write_many({f"/p/q{n}/f": b"now" for n in range(3)}, overwrite=True)
     one = connect(cluster, token=cluster.token("/p/q0"))
-    with pytest.raises(Forbidden, match="/p/q1 is not covered"):
+    with pytest.raises(Forbidden, match="cut 'both' has directories") as error:
         one.rollback_cut("both")
+    assert "/p/q1" not in str(error.value), "nobody is told of others' paths"
     with pytest.raises(NotFound):
         one.rollback_cut("none")
     assert admin.read("/p/q0/f") == b"now"

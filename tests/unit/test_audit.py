@@ -117,6 +117,18 @@ def test_a_broken_disk_costs_lines_that_are_counted_and_told_of(
     assert audit.dropped == 20
 
 
+def test_a_link_in_the_place_of_the_file_is_not_followed(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "audit").mkdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("")
+    (tmp_path / "audit" / "audit-agent-3.log").symlink_to(elsewhere)
+    audit = start()
+    audit.note(row(1)[0])
+    audit.flush()
+    assert audit.dropped == 1
+    assert elsewhere.read_text() == ""
+
+
 def test_a_line_that_was_cut_off_hurts_no_other(start: Start, tmp_path: Path) -> None:
     """As a full disk leaves it."""
     audit, events = start(), row(4)
@@ -282,6 +294,16 @@ def test_files_that_are_rotated_meanwhile_cost_nothing_but_what_went(start: Star
         audit.flush()
     gone = look(audit, Events(0, 10, before=second.before))
     assert gone == EventsFound([], "")
+
+
+def test_a_place_that_is_none_is_the_end(start: Start, tmp_path: Path) -> None:
+    audit = start()
+    for event in row(5):
+        audit.note(event)
+    assert len(everything(audit)) == 5
+    (file,) = files(tmp_path)
+    for place in (f"9.0.3.{file.stat().st_ino}.-7.0", "9.0.3.0.-1.-1", "-1.-1.3.-1.-1.-1"):
+        assert look(audit, Events(0, 10, before=place)).events == []
 
 
 def test_without_files_there_is_nothing(start: Start) -> None:

@@ -20,7 +20,12 @@ from hypothesis import strategies as st
 from diskless.agent.memory import Memory
 from diskless.config import KIB, MIB, Tuning
 from diskless.errors import DisklessError, LaunchFailed, NoQuorum, NotFound, NotLeader
-from diskless.gateway.connection import REPLY_BYTES_MAX, REQUESTS_MAX, UNSENT_BYTES_HIGH
+from diskless.gateway.connection import (
+    REPLY_BYTES_MAX,
+    REQUESTS_MAX,
+    UNSENT_BYTES_HIGH,
+    expected_reply_bytes,
+)
 from diskless.gateway.server import REPLIES_SHARE, Answer
 from diskless.gateway.visitor import Visitor
 from diskless.identity.certificates import (
@@ -570,6 +575,12 @@ def test_a_slow_reader_stops_its_own_requests_and_not_the_agents_memory(request,
     assert harness.backend.started - 20 <= limit + 1
     numbers = {client.receive()[0].request for _ in range(reads)}
     assert numbers == set(range(reads))
+
+
+def test_a_read_of_many_small_pieces_counts_as_a_large_one():
+    one, many = (m.Read([Extent("s", 0, 1)] * count) for count in (1, 256))
+    assert expected_reply_bytes(Kind.READ, one) == 4 * KIB
+    assert expected_reply_bytes(Kind.READ, many) > 3 * MIB
 
 
 def test_a_connection_over_the_limit_is_told_so(idle):

@@ -49,6 +49,23 @@ def test_agents_with_certificates_talk() -> None:
     run(work)
 
 
+def test_an_agent_whose_clock_is_two_days_ahead_is_talked_to() -> None:
+    ahead = issue(
+        AUTHORITY,
+        cluster="c1",
+        slot=1,
+        hosts=("127.0.0.1",),
+        now=datetime.now(UTC) + timedelta(days=2),
+    )
+    theirs = Tls(Certificates(ahead, AUTHORITY.chain), cluster="c1")
+
+    async def work() -> None:
+        async with agent(theirs) as there, calling(tls=tls_of(3)) as peers:
+            assert (await beat(peers, there.address)).boot == "boot"
+
+    run(work)
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [

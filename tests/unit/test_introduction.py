@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 
 from diskless.errors import AgentGone, BadRequest, Unauthorized, Unavailable
 from diskless.identity.claims import Credential, Keyring
-from diskless.identity.handshake import HANDSHAKE_TIMEOUT_S, Caller, Challenge, Doorkeeper, Knock
+from diskless.identity.handshake import (
+    HANDSHAKE_TIMEOUT_S,
+    PROOF_CHARS,
+    Caller,
+    Challenge,
+    Doorkeeper,
+    Knock,
+    Proof,
+)
 from diskless.rpc import introduction
 from diskless.rpc.introduction import (
     CHALLENGE_KEY,
@@ -293,7 +301,8 @@ def test_whoever_takes_a_proof_must_be_who_answered_the_knock() -> None:
             said = introductions.challenge(given)
             context.set_trailing_metadata(((CHALLENGE_KEY, said),))
         else:
-            await _made_up(context)
+            made_up = msgspec.msgpack.encode(Proof("0" * PROOF_CHARS))
+            await context.send_initial_metadata(((WELCOME_KEY, made_up),))
 
     async def work() -> None:
         async with impostor(half) as (thief, address), calling() as peers:

@@ -7,12 +7,21 @@ from typing import Any
 import pytest
 import uvloop
 
-from diskless.identity.certificates import make_authority
+from diskless.identity.certificates import client_context, make_authority
 from diskless.identity.refusals import Refusals
 from diskless.rpc import lane
 from diskless.rpc.lane import open_lane
 from diskless.rpc.tls import Tls
-from tests.unit.voters import Voter, Wire, certificates, lane_door, tls_of, visitor, with_door
+from tests.unit.voters import (
+    AUTHORITY,
+    Voter,
+    Wire,
+    certificates,
+    lane_door,
+    tls_of,
+    visitor,
+    with_door,
+)
 
 
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
@@ -39,10 +48,17 @@ def test_a_lane_with_tls_carries_messages_and_both_ends_are_tuned(runner: Any) -
     runner(run())
 
 
+def without_certificate(slot: int) -> Tls:
+    """Trusts whom it should, and shows nothing."""
+    found = tls_of(slot)
+    found.lane_caller = client_context(AUTHORITY.chain)
+    return found
+
+
 @pytest.mark.parametrize(
     "caller",
-    [None, tls_of(3, make_authority("test", "c1"))],
-    ids=["no TLS", "another authority"],
+    [None, without_certificate(3), tls_of(3, make_authority("test", "c1"))],
+    ids=["no TLS", "no certificate", "another authority"],
 )
 def test_a_door_with_tls_refuses_who_shows_no_certificate_of_ours(caller: Tls | None) -> None:
     refusals = Refusals()

@@ -76,11 +76,11 @@ FOR_ALL: list[tuple[Kind, Any]] = [
 ]
 FOR_ADMINS: list[tuple[Kind, Any]] = [
     (Kind.DRAIN, m.Drain(0)),
-    (Kind.RENEW, m.Renew()),
-    (Kind.ISSUE_TOKEN, m.IssueToken("t", ["/p"])),
-    (Kind.REVOKE_TOKEN, m.RevokeToken("t")),
-    (Kind.TOKENS, m.Tokens()),
     (Kind.FAULTS, m.Faults()),
+    (Kind.RENEW, m.Renew(show=True)),
+    (Kind.ISSUE_TOKEN, m.IssueToken("q1", ["/p/q1"])),
+    (Kind.REVOKE_TOKEN, m.RevokeToken("q1")),
+    (Kind.TOKENS, m.Tokens()),
 ]
 
 

@@ -3,6 +3,7 @@
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -17,8 +18,9 @@ from hypothesis import strategies as st
 from diskless.client.caller import Caller
 from diskless.client.client import Client
 from diskless.client.descriptor import Descriptor
+from diskless.client.greeting import Greeter
 from diskless.config import MIB
-from diskless.errors import Unauthorized
+from diskless.errors import Unauthorized, Unavailable
 from diskless.gateway.lobby import STRANGERS_MAX
 from diskless.identity.claims import Credential, Keyring
 from diskless.identity.handshake import Doorkeeper
@@ -58,6 +60,15 @@ def idle(tmp_path: Path) -> Iterator[Harness]:
 def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
     with closing(FakeCluster(tmp_path / "c")) as cluster:
         yield cluster
+
+
+def test_an_agent_that_is_not_the_one_that_was_meant_is_asked_for_nothing(idle):
+    idle.start()
+    known = Descriptor(cluster=CLUSTER, name="orders", secret=SECRET)
+    meant = Peer(5, f"127.0.0.1:{idle.gateway.tcp_port}", "", "here", True)
+    with pytest.raises(Unavailable, match="turned out to be agent-0"):
+        Greeter(known).connect(meant, client="test", deadline=time.monotonic() + TIMEOUT_S)
+    assert idle.backend.started == 0
 
 
 # Tokens at the door.

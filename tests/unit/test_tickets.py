@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -213,6 +214,28 @@ def test_strangers_neither_fill_an_office_nor_keep_agents_out() -> None:
             writer.close()
         await until(lambda: not office._connections)
         assert await redeem(await office.issue()) == KEYS
+
+    run(work)
+
+
+def test_strangers_who_come_all_at_once_do_not_fill_an_office(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tickets, "EXCHANGE_S", 60.0)
+
+    async def work(office: TicketOffice, _: Clock) -> None:
+        ticket = await office.issue()
+        more = CONNECTIONS_MAX // 2  # no more than wait to be accepted
+        coming = (dial(ticket) for _ in range(CONNECTIONS_MAX + more))
+        strangers = await asyncio.gather(*coming)
+
+        async def end(reader: asyncio.StreamReader) -> None:
+            with suppress(OSError):
+                await reader.read()
+
+        ends = [asyncio.create_task(end(reader)) for reader, _ in strangers]
+        await until(lambda: sum(task.done() for task in ends) >= more)
+        assert await redeem(ticket) == KEYS
 
     run(work)
 

@@ -17,14 +17,18 @@ from diskless.client.client import Client
 from diskless.client.descriptor import Descriptor
 from diskless.client.greeting import Greeter
 from diskless.client.tls import TlsConnection
-from diskless.config import MIB
-from diskless.errors import Unauthorized, Unavailable
+from diskless.config import KIB, MIB
+from diskless.errors import Unauthorized
 from diskless.identity.certificates import (
     Certificates,
     Pair,
+    client_context,
     issue,
+    load_pair,
     make_authority,
+    server_context,
 )
+from diskless.identity.refusals import Refusals
 from diskless.protocol import messages as m
 from diskless.protocol.messages import Kind, Peer
 from tests.support import content
@@ -121,6 +125,21 @@ def test_a_certificate_of_the_future_is_named_as_such(idle):
         knock(known(idle))
 
 
+def test_a_stranger_cannot_fill_the_memory_with_a_handshake(idle):
+    refusals = Refusals()
+    idle.start(hello_timeout_s=600.0, refusals=refusals)
+    with closing(socket.create_connection(("127.0.0.1", idle.gateway.tcp_port))) as stranger:
+        stranger.settimeout(20.0)
+        # A ClientHello of 96 KiB in records of 8, of which the last never comes.
+        hello = b"\x01" + (96 * KIB).to_bytes(3) + b"\x03\x03" + bytes(88 * KIB)
+        with suppress(ConnectionError):
+            for start in range(0, len(hello), 8 * KIB):
+                part = hello[start : start + 8 * KIB]
+                stranger.sendall(b"\x16\x03\x01" + len(part).to_bytes(2) + part)
+            assert stranger.recv(1) == b"", "it is closed"
+    assert refusals.by_reason() == {"gateway": {"no TLS": 1}}
+
+
 def greet_once(descriptor: Descriptor) -> None:
     deadline = time.monotonic() + 10
     Greeter(descriptor).connect(descriptor.gateways[0], client="test", deadline=deadline).close()
@@ -136,8 +155,10 @@ def test_a_client_that_expects_tls_takes_nothing_less(idle):
     plain = Harness(idle.thread, idle.path)
     plain.start()
     try:
-        with pytest.raises(Unavailable, match="does not speak TLS"):
+        with pytest.raises(Unauthorized, match=r"is not an agent.*does not speak TLS.*DISKLESS_CA"):
             greet_once(known(plain))
+        with pytest.raises(Unauthorized, match="does not speak TLS"):
+            knock(known(plain))  # it does not try until its time is over
     finally:
         idle.thread.run(plain.gateway.stop())
     idle.start()
@@ -148,6 +169,32 @@ def test_a_token_is_still_needed(idle):
     wrong = msgspec.structs.replace(known(idle), secret="00" * 32)
     with pytest.raises(Unauthorized, match="is not an agent of cluster orders"):
         knock(wrong)
+
+
+def shake_hands(caller: ssl.SSLContext, door: ssl.SSLContext) -> None:
+    """Raises ssl.SSLError if one of them will not."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    name = f"agent-0.{CLUSTER}.diskless"
+    sides = [caller.wrap_bio(back, there, server_hostname=name)]
+    sides.append(door.wrap_bio(there, back, server_side=True))
+    for side in sides * 3:
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+
+
+@pytest.mark.parametrize("old", ["caller", "door"])
+def test_nothing_older_than_tls_1_3_is_spoken(old):
+    contexts = {
+        "caller": client_context(AUTHORITY.chain),
+        "door": server_context(certificate(), AUTHORITY.chain, callers_have_certificates=False),
+    }
+    shake_hands(**contexts)
+    plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if old == "caller" else ssl.PROTOCOL_TLS_SERVER)
+    plain.load_verify_locations(cadata=AUTHORITY.chain.decode())
+    load_pair(plain, certificate())
+    plain.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError, match=r"(?i)protocol|version"):
+        shake_hands(**contexts | {old: plain})
 
 
 # Renewal.
