@@ -37,6 +37,8 @@ STRIPE_CACHED_BYTES = 560
 """What Python's objects for a remembered stripe take, as measured with 50,000 of them."""
 CACHE_SHARE = 1 / 64
 """The part of the agent's memory for stripes that it remembers, if that holds fewer."""
+TOGETHER_MAX = 16
+"""Extents that are read at once: each takes time of the loop, and others must have turns."""
 RETRY_PAUSE_S = 0.1
 COMPLAINTS_MAX = 64
 """Questions to holders that may be under way; what is not asked is found by the next read."""
@@ -107,10 +109,16 @@ class Reader:
             known |= {stripe.id: stripe for stripe in located}
         if len(extents) == 1:
             return await self._read_extent(extents[0], known[extents[0].stripe])
-        parts = await asyncio.gather(
-            *(self._read_extent(extent, known[extent.stripe]) for extent in extents)
-        )
-        return [piece for part in parts for piece in part]
+        pieces: list[memoryview] = []
+        for start in range(0, len(extents), TOGETHER_MAX):
+            parts = await asyncio.gather(
+                *(
+                    self._read_extent(extent, known[extent.stripe])
+                    for extent in extents[start : start + TOGETHER_MAX]
+                )
+            )
+            pieces += [piece for part in parts for piece in part]
+        return pieces
 
     async def read_stripe(self, stripe: Stripe) -> bytes:
         """The whole payload of a stripe that need not be committed yet."""

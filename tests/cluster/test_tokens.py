@@ -1,16 +1,19 @@
 """Clients with tokens on real clusters: their own paths, and nothing else by any way."""
 
+import asyncio
 import socket
 import threading
 import time
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 
 import diskless
+from diskless.agent.reader import TOGETHER_MAX, Reader
 from diskless.client import Client
 from diskless.client.descriptor import load
 from diskless.client.greeting import Greeter
@@ -126,6 +129,30 @@ def test_a_read_of_thousands_of_small_pieces_stops_no_agent(cluster: LocalCluste
             hand.done(Kind.READ, m.Read([piece] * 20_000))
         hand.done(Kind.READ, m.Read([piece] * 256))
         assert admin.status().margin == 1, "nobody was taken for dead"
+
+
+def test_the_pieces_of_a_read_are_read_a_few_at_a_time(
+    cluster: LocalCluster, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(cluster).write("/p/q1/big", BIG)
+    hand = TokenHand(cluster, 1, cluster.token("/p/q1", writes=False))
+    extent = hand.done(Kind.OPEN, m.Open("/p/q1/big", 0)).extents[0]
+    pieces = [m.MarkedExtent(extent.stripe, n, 1, extent.mark) for n in range(200)]
+    read, under_way, most = Reader._read_extent, 0, 0
+
+    async def counted(self: Reader, *about: Any) -> Any:
+        nonlocal under_way, most
+        under_way, most = under_way + 1, max(most, under_way + 1)
+        await asyncio.sleep(0)  # all that are begun together are seen together
+        try:
+            return await read(self, *about)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(Reader, "_read_extent", counted)
+    reply = hand.ask(Kind.READ, m.Read(pieces))
+    assert bytes(reply.payload) == BIG[:200]
+    assert most == TOGETHER_MAX
 
 
 def test_above_its_paths_a_token_sees_only_the_way(cluster: LocalCluster, connect: Connect) -> None:
