@@ -9,8 +9,6 @@ the same commands are equal. Reads are plain methods and change nothing.
 from collections.abc import Callable, Iterable
 from typing import ParamSpec
 
-from msgspec.structs import replace
-
 from diskless import paths
 from diskless.config import format_bytes
 from diskless.errors import (
@@ -22,10 +20,10 @@ from diskless.errors import (
     StaleShards,
     UploadLost,
 )
-from diskless.model import Extent, FileRecord, Place, Stripe, slot_name
-from diskless.namespace import btree, edits, marked, past, registry, tier, weights
+from diskless.model import FileRecord, Place, Stripe, slot_name
+from diskless.namespace import btree, edits, marked, moves, past, registry, tier, weights
 from diskless.namespace import commands as c
-from diskless.namespace.content import Offered, check_content, check_shape, lies_in
+from diskless.namespace.content import Offered, check_content, check_shape
 from diskless.namespace.doomed import Doomed
 from diskless.namespace.history import History, Snapshot
 from diskless.namespace.journal import Change, Journal
@@ -126,10 +124,9 @@ class NamespaceState:
             case c.OpenSession(who):
                 return (self._open_session(who),)
             case c.Relocate():
-                return (self._relocate(command),)
-            case c.MoveShards(moves):
-                moved = sum(self._move_shards(move) for move in moves)
-                return (c.Done(moved, changed=moved > 0),)
+                return (moves.relocate(self, command),)
+            case c.MoveShards():
+                return (moves.move_shards(self, command),)
             case c.Doubt(writers):
                 self.ledger.doubt(writers, elapsed_ms=self.elapsed_ms)
             case c.Fence(slot, incarnation, below):
@@ -234,10 +231,10 @@ class NamespaceState:
         )
 
     def _commit(self, command: c.Commit) -> tuple[c.Result, ...]:
-        offered = self._examine(command.stripes) if command.stripes else {}
+        offered = self.examine(command.stripes) if command.stripes else {}
         return tuple([self._once(put, self._put, put, offered) for put in command.puts])
 
-    def _examine(self, stripes: Iterable[Stripe]) -> Offered:
+    def examine(self, stripes: Iterable[Stripe]) -> Offered:
         """Which stripes of a command may be used, and why not the others.
 
         They enter the ledger only with a file that uses them: whoever offered one in
@@ -259,7 +256,7 @@ class NamespaceState:
 
     def _check_places(self, stripe: Stripe) -> None:
         for index, place in enumerate(stripe.places):
-            if not self._is_up(place):
+            if not self.is_up(place):
                 # A shard of an agent that is down may come back; to acknowledge it now
                 # would promise one loss more than the stripe survives.
                 raise StaleShards(
@@ -267,7 +264,7 @@ class NamespaceState:
                     "is down or has restarted: write it again"
                 )
 
-    def _is_up(self, place: Place) -> bool:
+    def is_up(self, place: Place) -> bool:
         return condition(place, self.agents).readable
 
     def _put(self, put: c.Put, offered: Offered) -> c.Done:
@@ -282,7 +279,7 @@ class NamespaceState:
                 self._last_file, file.size, self.clock_ms, file.checksum, file.inline, file.extents
             )
             node, replaced = tree.put(spot, record, now_ms=self.clock_ms)
-            self._hold(node, offered)
+            self.hold(node, offered)
             if replaced is not None and not replaced.refs:
                 self.let_go([replaced.record])
         return c.Done(first, self.clock_ms)
@@ -340,7 +337,7 @@ class NamespaceState:
     def sweep(self, steps: int) -> None:
         self.let_go(self.doomed.sweep(steps))
 
-    def _hold(self, file: File, offered: Offered) -> None:
+    def hold(self, file: File, offered: Offered) -> None:
         record = file.record
         for extent in record.extents:
             stripe = offered.get(extent.stripe)
@@ -373,49 +370,6 @@ class NamespaceState:
             self.bytes_inline -= len(record.inline or b"")
             self.extents -= len(record.extents)
             self.ledger.release(record.id, record.extents, elapsed_ms=self.elapsed_ms)
-
-    def _relocate(self, command: c.Relocate) -> c.Result:
-        """Counts in `number` the files that moved; the others had changed meanwhile."""
-        offered = self._examine(command.stripes)
-        moved = 0
-        for move in command.moves:
-            file = self.files.get(move.id)
-            if file is None or file.record.layout != move.layout:
-                continue
-            old = file.record
-            if not self._holds_all(old, move.extents, offered):
-                continue
-            file.record = replace(old, inline=None, extents=move.extents, layout=old.layout + 1)
-            # In this order, so that a stripe that keeps some of the bytes stays alive.
-            self._hold(file, offered)
-            self.let_go([old], moved=True)
-            moved += 1
-        return c.Done(moved, changed=moved > 0)
-
-    def _holds_all(self, record: FileRecord, extents: tuple[Extent, ...], offered: Offered) -> bool:
-        """Whether all of a file's bytes can be there: in its own stripes, or in offered ones."""
-        kept = {extent.stripe for extent in record.extents}
-        for extent in extents:
-            known = extent.stripe in kept
-            stripe = self.ledger.get(extent.stripe) if known else offered.get(extent.stripe)
-            if not isinstance(stripe, Stripe) or not lies_in(extent, stripe):
-                return False
-        return bool(extents) and sum(extent.length for extent in extents) == record.size
-
-    def _move_shards(self, move: c.ShardMove) -> bool:
-        """Whether the stripe is still as the mover knew it, and is moved."""
-        entry = self.ledger.entries.get(move.stripe)
-        if entry is None or entry.stripe.version != move.version:
-            return False
-        slots = [place.slot for place in entry.stripe.places]
-        for index, place in move.places:
-            if not (0 <= index < len(slots) and self._is_up(place)):
-                return False
-            slots[index] = place.slot
-        if len(set(slots)) < len(slots):
-            return False  # one agent's death would cost two shards
-        self.ledger.move(move.stripe, move.places)
-        return True
 
     @property
     def last_file(self) -> int:
