@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from diskless.errors import BadSettings
+from diskless.model import TierOptions
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -124,6 +125,9 @@ _TIMES = tuple(
 )
 
 
+_TIER = ("tier", "durability", "lag_max_s", "tier_key", "tier_credentials", "tier_keep")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
     """What an operator chooses with `diskless up`."""
@@ -201,6 +205,22 @@ class ClusterSettings:
         self._check_tier()
         self.tuning.validate()
         return self
+
+    @property
+    def tier_settings(self) -> dict[str, Any]:
+        """Those that a tier which is added, or taken away, changes."""
+        return {name: getattr(self, name) for name in _TIER}
+
+    @property
+    def tier_options(self) -> TierOptions:
+        """What agents are told of the tier beside its address."""
+        return TierOptions(
+            key=self.tier_key,
+            credentials=self.tier_credentials,
+            durability=self.durability,
+            lag_max_s=self.lag_max_s,
+            keep=self.tier_keep,
+        )
 
     def _check_tier(self) -> None:
         """As far as it can be told without the tier itself."""

@@ -182,7 +182,7 @@ class Sessions:
             self._expire(elapsed_ms, limit=EXPIRE_AT_ONCE_MAX)
         known = self._sessions.get(session)
         if known is None:
-            if session >> EPOCH_SESSION_BITS < self._last >> EPOCH_SESSION_BITS:
+            if 0 <= session >> EPOCH_SESSION_BITS < self._last >> EPOCH_SESSION_BITS:
                 raise Restored(RESTORED)
             raise SessionExpired(f"session {session} has expired: reconnect")
         self._sessions.move_to_end(session)

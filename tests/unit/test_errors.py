@@ -52,7 +52,6 @@ BUILT_IN = {
     "Restored": OSError,
     "TierBehind": TimeoutError,
     "DamagedTier": OSError,
-    "Forbidden": PermissionError,
     "NotLeader": ConnectionError,
     "DeadlineExceeded": TimeoutError,
     "Unauthorized": PermissionError,
