@@ -37,7 +37,8 @@ class Event(Struct, frozen=True):
     time_ms: int
     kind: str
     """put, move, repair, reap, doubt, session, mkdir, rename, delete, snapshot, clone, rollback,
-    fence, up, down, slow, drain, limit or token; in an audit file also gap, lost or refused."""
+    fence, up, down, slow, drain, limit, token, policy or tier; in an audit file also gap, lost
+    or refused."""
     text: str
     who: str = ""
     """The principal who asked for it; "" for what the cluster does by itself."""

@@ -49,3 +49,21 @@ class Paged(MutableMapping[int, T]):
     def __contains__(self, key: object) -> bool:
         assert isinstance(key, int)
         return key in self._pages.get(key >> PAGE_BITS, ())
+
+    def ascending(self, *, after: int, limit: int) -> list[int]:
+        """The next keys beyond `after`."""
+        found: list[int] = []
+        for number in sorted(n for n in self._pages if n >= after >> PAGE_BITS):
+            found += sorted(key for key in self._pages[number] if key > after)
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    def descending(self, *, below: int, limit: int) -> list[int]:
+        """The next keys under `below`, the greatest first."""
+        found: list[int] = []
+        for number in sorted((n for n in self._pages if n <= below >> PAGE_BITS), reverse=True):
+            found += sorted((key for key in self._pages[number] if key < below), reverse=True)
+            if len(found) >= limit:
+                break
+        return found[:limit]

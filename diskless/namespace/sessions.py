@@ -155,6 +155,10 @@ class Sessions:
         known = self._sessions.get(session)
         return "" if known is None else known.who
 
+    def begin(self, number: int) -> None:
+        """Those to come have greater numbers than this one."""
+        self._last = max(self._last, number)
+
     def open(self, who: str = "", *, elapsed_ms: int) -> int:
         """A new session's number; `who` is the principal's name."""
         self._expire(elapsed_ms, limit=EXPIRE_AT_ONCE_MAX)

@@ -13,7 +13,7 @@ ROOT = Path(diskless.__file__).parent
 LAYERS = (
     {"errors", "config", "paths", "model", "checksum", "malloc"},
     {"identity"},
-    {"codec", "placement", "repair", "plan", "namespace", "protocol"},
+    {"codec", "placement", "repair", "plan", "policy", "namespace", "protocol"},
     {"agent"},
     {"rpc", "gateway"},
     {"node", "client"},
@@ -25,7 +25,8 @@ LAYERS = (
 """From the bottom up. What stands in one layer may not import its neighbours, but for
 those named below."""
 NEIGHBOURS = {("config", "errors"), ("paths", "errors"), ("model", "errors"),
-              ("repair", "placement"), ("namespace", "repair")}  # fmt: skip
+              ("repair", "placement"), ("namespace", "repair"),
+              ("namespace", "policy")}  # fmt: skip
 HOMES = {
     "grpc": {"rpc", "bench"},
     "ray": {"launch"},
