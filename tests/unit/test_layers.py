@@ -14,7 +14,7 @@ LAYERS = (
     {"errors", "config", "paths", "model", "checksum", "malloc"},
     {"identity"},
     {"codec", "placement", "repair", "plan", "policy", "namespace", "protocol"},
-    {"agent"},
+    {"agent", "tier"},
     {"rpc", "gateway"},
     {"node", "client"},
     {"launch", "spark"},
@@ -32,6 +32,8 @@ HOMES = {
     "ray": {"launch"},
     "pyeclib": {"codec", "bench"},
     "cryptography": {"identity"},
+    "obstore": {"tier"},
+    "zstandard": {"tier"},
 }
 """The benchmark measures the libraries themselves."""
 TOP = {"__init__", "__main__"}
