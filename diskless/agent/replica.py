@@ -34,6 +34,7 @@ from diskless.namespace import queries as q
 from diskless.namespace import replication as vr
 from diskless.namespace import weights
 from diskless.namespace.events import EventLog
+from diskless.namespace.journal import Journal
 from diskless.namespace.lookback import Events, EventsFound, Look
 from diskless.namespace.replication import messages
 from diskless.namespace.state import NamespaceState
@@ -145,6 +146,10 @@ class Replica:
         return machine
 
     @property
+    def journal(self) -> Journal:
+        return self._machine.journal
+
+    @property
     def recovered(self) -> bool:
         """Whether this agent's voter, if it has one, takes part."""
         return self._voter is None or self._voter.status is vr.Status.NORMAL
@@ -160,6 +165,7 @@ class Replica:
         found = weights.by_kind(self.state)
         found["log"] = self._voter.bytes_held()
         found["events"] = self._events_bytes()
+        found["journal"] = self.journal.bytes_used
         staged = self._voter.staged()
         if isinstance(staged, vr.NamespaceMachine):
             found["log"] += staged.state.bytes_used
@@ -169,7 +175,7 @@ class Replica:
         """What `weigh` tells in two numbers: what lasts, and what passes."""
         if self._voter is None:
             return 0, 0
-        passing = self._voter.bytes_held() + self._events_bytes()
+        passing = self._voter.bytes_held() + self._events_bytes() + self.journal.bytes_used
         staged = self._voter.staged()
         if isinstance(staged, vr.NamespaceMachine):
             passing += staged.state.bytes_used
