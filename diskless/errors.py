@@ -261,6 +261,10 @@ class Superseded(DisklessError, OSError):
     exit_code = 27
 
 
+class TierBehind(Unavailable):
+    """What was done is not durable yet, and its path asks for `sync`: ask again."""
+
+
 class DamagedTier(CorruptData):
     """An object of the tier is gone, torn or altered: nothing of it is believed."""
 

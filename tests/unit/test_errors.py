@@ -50,6 +50,7 @@ BUILT_IN = {
     "WrongKey": ValueError,
     "Superseded": OSError,
     "DamagedTier": OSError,
+    "TierBehind": ConnectionError,
     "Forbidden": PermissionError,
     "NotLeader": ConnectionError,
     "DeadlineExceeded": TimeoutError,
