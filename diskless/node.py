@@ -20,15 +20,18 @@ from typing import Any
 from xxhash import xxh3_64_intdigest
 
 from diskless import malloc, paths
+from diskless.agent import restoring
 from diskless.agent.audit import AuditFile
+from diskless.agent.cold import ColdReader
 from diskless.agent.faults import Faults
 from diskless.agent.holders import Holders
 from diskless.agent.lag import LagMeter
 from diskless.agent.leading import Leader
+from diskless.agent.leading.drain import TierAccess
 from diskless.agent.membership import Member
 from diskless.agent.memory import Memory, Use
 from diskless.agent.packer import Packer
-from diskless.agent.ports import Hold, Hosts
+from diskless.agent.ports import Hold, Hosts, Tier, TierCounts
 from diskless.agent.reader import Reader
 from diskless.agent.rebuilder import AllWorkers, Rebuilder
 from diskless.agent.replica import Replica
@@ -38,9 +41,10 @@ from diskless.agent.router import Router
 from diskless.agent.scrubber import Scrubber
 from diskless.agent.shards import ShardStore
 from diskless.agent.sweeper import Sweeper
+from diskless.agent.uploader import AllUploaders, Uploader
 from diskless.agent.uploads import Uploads
 from diskless.agent.writer import Writer
-from diskless.config import ClusterSettings
+from diskless.config import ClusterSettings, TierSettings
 from diskless.errors import BadSettings
 from diskless.gateway.handlers import ClientDoor
 from diskless.gateway.marks import Marks
@@ -95,6 +99,8 @@ class NodeSettings:
     """Where its audit file is; it has none if this is empty."""
     tls: Certificates | None = None
     """What this agent shows of itself at its TCP doors; None if they are not encrypted."""
+    tier: TierSettings | None = None
+    """The durable tier, if there is one."""
 
     @property
     def keyring(self) -> Keyring:
@@ -109,12 +115,16 @@ def gateway_port(cluster_id: str, slot: int) -> int:
 
 
 class Node:
-    def __init__(self, settings: NodeSettings, *, hosts: Hosts | None = None) -> None:
-        """`hosts` starts agents elsewhere whose own hosts are gone, if somebody can."""
+    def __init__(
+        self, settings: NodeSettings, *, hosts: Hosts | None = None, tier: Tier | None = None
+    ) -> None:
+        """`hosts` starts agents elsewhere whose own hosts are gone, if somebody can. `tier` takes
+        the place of the one that the settings name. Raises BadSettings if that cannot be."""
         self.settings = settings
         self.slot = settings.slot
         self.boot = secrets.token_hex(8)
         self._hosts = hosts
+        self.tier = tier if tier is not None else _open_tier(settings)
         self._tasks: set[asyncio.Task[None]] = set()
         self.address = ""
         self.gateway_address = ""
@@ -193,6 +203,11 @@ class Node:
             holders=self.holders,
             memory=self.memory,
         )
+        self.cold = ColdReader(
+            tier=self.tier,
+            locate=lambda ids: self.namespace.query(q.TierPlaces(tuple(ids))),
+            memory=self.memory,
+        )
         self.reader = Reader(
             roster=self.roster,
             holders=self.holders,
@@ -201,7 +216,9 @@ class Node:
             patience_s=2 * tuning.failure_timeout_s,
             lost_after_s=tuning.repair_delay_s,
             memory=self.memory,
+            cold=self.cold,
         )
+        self.uploader = Uploader(reader=self.reader, tier=self.tier, memory=self.memory)
         self.rebuilder = Rebuilder(
             roster=self.roster,
             holders=self.holders,
@@ -244,6 +261,7 @@ class Node:
             revoked=self.revoked,
             refused=self._refused,
             audit_dropped=lambda: self.audit.dropped if self.audit is not None else 0,
+            tier_counts=lambda: self.tier.counts() if self.tier is not None else TierCounts(),
             retain=self.peers.retain,
             repair_delay_s=tuning.repair_delay_s,
         )
@@ -259,6 +277,7 @@ class Node:
             tls=self._tls,
             shards=self.shards,
             rebuilds=self.rebuilder,
+            uploader=self.uploader,
             namespace=self.replica,
             member=self.member,
             voter=self.replica,
@@ -270,10 +289,12 @@ class Node:
             namespace=self.namespace,
             packer=self.packer,
             reader=self.reader,
+            cold=self.cold,
             uploads=self.uploads,
             faults=self.faults,
             shards=self.shards,
             marks=Marks(settings.keyring),
+            epoch=settings.tier.restored_epoch if settings.tier is not None else 0,
             tls=settings.tls,
         )
         _raise_file_limit()
@@ -309,9 +330,16 @@ class Node:
             hosts=self._hosts,
             inline_room=self._has_inline_room,
             now_s=time.monotonic,
+            tier=self._tier_access(),
         )
         leader.begin()
         return leader
+
+    def _tier_access(self) -> TierAccess | None:
+        if self.tier is None or self.settings.tier is None:
+            return None
+        uploaders = AllUploaders(slot=self.slot, here=self.uploader, peers=self.peers)
+        return TierAccess(self.settings.tier, self.tier, self.cold, self.uploader, uploaders)
 
     async def start(self) -> None:
         """Opens the doors. Then `form` or `recover` makes it a member."""
@@ -333,6 +361,22 @@ class Node:
         self._spawn(self.scrubber.run())
         if self.settings.tls is not None:
             self._spawn(self._keep_certificate(self.settings.tls))
+
+    async def restore(self) -> None:
+        """Loads what the cluster begins with out of the tier: before `form`, on every founder.
+        Raises DamagedTier, StoreDown and the like."""
+        begins = self.settings.tier
+        if begins is None or not begins.restores or self.slot >= self.settings.cluster.voters:
+            return
+        assert self.tier is not None
+        await restoring.restore(
+            self.replica.state,
+            self.tier,
+            number=begins.number,
+            epoch=begins.epoch,
+            rewound=begins.rewound,
+            options=begins.options,
+        )
 
     async def form(self, addresses: Mapping[int, str]) -> None:
         """Makes this agent a founder of a new cluster. Only ever called by `up`."""
@@ -369,6 +413,7 @@ class Node:
         await self.gateway.stop()
         self.uploads.close_all()
         self.reader.close()
+        self.cold.close()
         await self.server.stop()
         await self.peers.close()
         if self.audit is not None:
@@ -451,6 +496,15 @@ class Node:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("background work ended slot=%s", slot_name(self.slot), exc_info=error)
+
+
+def _open_tier(settings: NodeSettings) -> Tier | None:
+    if settings.tier is None:
+        return None
+    # Only who has a tier needs its libraries.
+    from diskless.tier.begin import open_port
+
+    return open_port(settings.tier, cluster=settings.cluster_id, name=settings.cluster.name)
 
 
 def _raise_file_limit() -> None:

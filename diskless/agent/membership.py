@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 
 from diskless.agent.memory import Memory
-from diskless.agent.ports import Beat, Hold, Pulse
+from diskless.agent.ports import Beat, Hold, Pulse, TierCounts
 from diskless.agent.revoked import Revoked
 from diskless.agent.roster import Roster
 from diskless.agent.router import Router
@@ -42,6 +42,7 @@ class Member:
         revoked: Revoked,
         refused: Callable[[], dict[str, int]],
         audit_dropped: Callable[[], int],
+        tier_counts: Callable[[], TierCounts],
         retain: Callable[[Collection[str]], None],
         repair_delay_s: float,
     ) -> None:
@@ -60,6 +61,7 @@ class Member:
         self.revoked = revoked
         self._refused = refused
         self._audit_dropped = audit_dropped
+        self._tier_counts = tier_counts
         self.boot = ""
         self._repair_delay_s = repair_delay_s
         self._beaten_s: float | None = None
@@ -136,6 +138,7 @@ class Member:
             revoked_version=self.revoked.version,
             refused=self._refused(),
             audit_dropped=self._audit_dropped(),
+            tier=self._tier_counts(),
         )
 
     def _maybe_joined(self) -> None:

@@ -17,9 +17,10 @@ from typing import Any, Self, TypeVar
 
 import uvloop
 
+from diskless.agent.ports import Tier
 from diskless.client.client import Client, connect
 from diskless.client.descriptor import Descriptor, remove, save
-from diskless.config import ClusterSettings
+from diskless.config import ClusterSettings, TierSettings
 from diskless.identity.certificates import Pair, issue, make_authority
 from diskless.identity.claims import Keyring, make_root
 from diskless.identity.keyfile import Keys
@@ -45,11 +46,17 @@ class LocalCluster:
         wall_clocks: Mapping[int, Callable[[], int]] | None = None,
         tls: bool = False,
         audit_dir: str = "",
+        tier: str | TierSettings = "",
+        restore: str = "",
+        at: Any = None,
+        make_tier: Callable[[int, TierSettings, str], Tier] | None = None,
     ) -> None:
         """`hosts` names the failure domain of slots; by default all share one. `wall_clocks`
         are read, in milliseconds, by slots whose wall clock is not the machine's. `tls` makes an
         authority for this cluster, which issues a certificate to each agent. Agents have audit
-        files if `audit_dir` says where."""
+        files if `audit_dir` says where. `tier` is the address of a durable tier that nobody has
+        yet, `restore` of one to go on with, from its newest manifest or from one `at` (a
+        `tier.restore.At`). `make_tier` makes each slot's own way to the tier, of a cluster id."""
         self.settings = replace(settings, tls=tls or bool(settings.tls)).validate()
         self.secret = make_root().hex()
         self.cluster_id = secrets.token_hex(8)
@@ -60,6 +67,9 @@ class LocalCluster:
         self._hosts = dict(hosts or {})
         self._wall_clocks = dict(wall_clocks or {})
         self._audit_dir = audit_dir
+        self.tier = TierSettings(uri=tier or restore) if isinstance(tier, str) else tier
+        self._restore, self._at = restore, at
+        self._make_tier = make_tier
         self._dir = Path(tempfile.mkdtemp(prefix="diskless-"))
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -172,8 +182,21 @@ class LocalCluster:
         )
 
     async def _start_all(self) -> None:
+        if self.tier.uri:
+            from diskless.tier.begin import begin_tier  # only who has a tier needs its libraries
+            from diskless.tier.restore import NEWEST
+
+            self.tier = await begin_tier(
+                self.tier,
+                cluster=self.cluster_id,
+                name=self.settings.name,
+                restores=bool(self._restore),
+                at=self._at or NEWEST,
+            )
         for slot in range(self.settings.agents):
             await self._start(slot)
+        for node in self.nodes.values():
+            await node.restore()
         addresses = {slot: node.address for slot, node in self.nodes.items()}
         for node in self.nodes.values():
             await node.form(addresses)
@@ -198,7 +221,14 @@ class LocalCluster:
                 seeds={other: node.address for other, node in self.nodes.items()},
                 wall_ms=self._wall_clocks.get(slot, read_wall_ms),
                 audit_dir=self._audit_dir,
-            )
+                tier=self.tier if self.tier.uri else None,
+            ),
+            tier=self._tier_of(slot),
         )
         await node.start()
         self.nodes[slot] = node
+
+    def _tier_of(self, slot: int) -> Tier | None:
+        if self._make_tier is None or not self.tier.uri:
+            return None
+        return self._make_tier(slot, self.tier, self.cluster_id)

@@ -37,7 +37,8 @@ Resume = Callable[[Manifest], Awaitable[tuple[Manifest, tuple[Point, ...]]]]
 class Draft(Protocol):
     """A manifest to be, for one number."""
 
-    manifest: Manifest
+    @property
+    def manifest(self) -> Manifest: ...
 
     def encode(self) -> Sequence[Buffer]: ...
 

@@ -50,7 +50,7 @@ BUILT_IN = {
     "WrongKey": ValueError,
     "Superseded": OSError,
     "Restored": OSError,
-    "TierBehind": TimeoutError,
+    "TierBehind": ConnectionError,
     "DamagedTier": OSError,
     "NotLeader": ConnectionError,
     "DeadlineExceeded": TimeoutError,

@@ -26,7 +26,7 @@ LAYERS = (
 those named below."""
 NEIGHBOURS = {("config", "errors"), ("paths", "errors"), ("model", "errors"),
               ("repair", "placement"), ("namespace", "repair"),
-              ("namespace", "policy")}  # fmt: skip
+              ("namespace", "policy"), ("tier", "agent")}  # fmt: skip
 HOMES = {
     "grpc": {"rpc", "bench"},
     "ray": {"launch"},
