@@ -68,6 +68,7 @@ class LocalCluster:
         self._wall_clocks = dict(wall_clocks or {})
         self._audit_dir = audit_dir
         self.tier = TierSettings(uri=tier or restore) if isinstance(tier, str) else tier
+        self.settings = replace(self.settings, tier=self.tier.uri)
         self._restore, self._at = restore, at
         self._make_tier = make_tier
         self._dir = Path(tempfile.mkdtemp(prefix="diskless-"))
