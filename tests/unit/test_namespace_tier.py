@@ -55,8 +55,8 @@ def facts(state: NamespaceState) -> Facts:
             for one in state.history.by_id.values()
         ],
         "last": (state.last_file, state.history.last, state.tokens.version),
-        "policies": state.policies.table,
-        "tokens": state.tokens.by_name,
+        "policies": dict(state.policies.table),
+        "tokens": dict(state.tokens.by_name),
     }  # fmt: skip
 
 
