@@ -21,10 +21,10 @@ from diskless.namespace.weights import segment_bytes
 if TYPE_CHECKING:
     from diskless.namespace.state import NamespaceState
 
-KEEP_ROWS_MAX = 5000
-"""Of one command: it takes a few milliseconds."""
-FORGET_PLACES = 20_000
-"""Places that one command of a detachment forgets, up to a page more."""
+KEEP_ROWS_MAX = 2000
+"""Of one command: it takes up to ten milliseconds."""
+FORGET_PLACES = 4000
+"""Places that one command of a detachment forgets."""
 
 _OFFSET_BITS, _STORED_BITS, _FLAG_BITS = 40, 40, 8
 _STORED_AT = _FLAG_BITS
