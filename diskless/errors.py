@@ -143,6 +143,18 @@ class SessionExpired(DisklessError, OSError):
     exit_code = 9
 
 
+RESTORED = (
+    "the cluster was restored from its tier since this client began: what the client knows may be "
+    "gone. Connect again; in Spark, restart the query"
+)
+
+
+class Restored(DisklessError, OSError):
+    """This client began before a restore: what it was told then may have been lost since."""
+
+    exit_code = 28
+
+
 class UploadLost(DisklessError, OSError):
     """An upload, or stripes of it, were dropped before it was committed: send it again."""
 
@@ -151,6 +163,10 @@ class UploadLost(DisklessError, OSError):
 
 class DeadlineExceeded(DisklessError, TimeoutError):
     exit_code = 10
+
+
+class TierBehind(DeadlineExceeded):
+    """What was done is in the cluster's memory, but not in its tier within the deadline."""
 
 
 class Unauthorized(DisklessError, PermissionError):
@@ -261,8 +277,9 @@ class Superseded(DisklessError, OSError):
     exit_code = 27
 
 
-class TierBehind(Unavailable):
-    """What was done is not durable yet, and its path asks for `sync`: ask again."""
+class NotDurable(Unavailable):
+    """What was done is in the cluster's memory and not in its tier yet, and its path asks for
+    that: ask again, it will not be done twice."""
 
 
 class DamagedTier(CorruptData):

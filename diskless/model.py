@@ -169,6 +169,21 @@ class AgentInfo(Struct, frozen=True):
     """It answers much later than the others: it is asked last, and new shards go elsewhere."""
 
 
+class TierOptions(Struct, frozen=True, array_like=True):
+    """What agents use a tier with. Nothing of it is secret: files are named by their paths, which
+    are the same on every host."""
+
+    key: str = ""
+    """The file of the key that all is encrypted with; "" if nothing is."""
+    credentials: str = ""
+    """A file of the store's own variables, beside those of the agents' environment."""
+    durability: str = ""
+    """What paths ask for that no policy says something about; "" is async."""
+    lag_max_s: float = 5.0
+    keep: str = ""
+    """Which states of the past are kept."""
+
+
 class LoopLag(Struct, frozen=True):
     """How late an agent's event loop has been in the last half minute or so."""
 

@@ -85,6 +85,7 @@ def all_bounds(result: Result) -> Iterator[Bound]:
     yield from _flat(result)
     yield from _turns(result)
     yield from _history(result)
+    yield from IDENTITY
 
 
 def _alone(work: str, system: str = MAIN) -> Of:
@@ -381,3 +382,22 @@ def _history(result: Result) -> Iterator[Bound]:
 
 def _sizes(result: Result, work: str) -> list[float]:
     return sorted({e.size for e in result.series if e.work == work and e.size is not None})
+
+
+IDENTITY = (
+    Bound(
+        topic="identity",
+        title="CPU of a commit with TLS, of one without",
+        figure=Of(work=works.IDENTITY_COMMIT_TLS),
+        per=Of(work=works.IDENTITY_COMMIT),
+        most=1.15,
+    ),
+    *(
+        Bound(topic="identity", title=f"{work}, ms", figure=Of(work=work), most=1.6)
+        for work in (works.IDENTITY_WRITE_MORE, works.IDENTITY_READ_MORE)
+    ),
+    *(
+        Bound(topic="identity", title=f"{work}, ms", figure=Of(work=work), most=5.0)
+        for work in (works.IDENTITY_OPEN, works.IDENTITY_OPEN_TLS)
+    ),
+)

@@ -53,6 +53,8 @@ class Descriptor(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = {}
     gateways: list[Peer] = []
     ray: dict[str, Any] = {}
+    parked: bool = False
+    """`down` has ended it, and all that it held is in its tier: a restore brings it back."""
 
     @property
     def keyring(self) -> Keyring:

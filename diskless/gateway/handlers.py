@@ -38,6 +38,7 @@ from diskless.gateway.certificate import CertificateDoor
 from diskless.gateway.history import HistoryDoor
 from diskless.gateway.marks import Marks
 from diskless.gateway.server import Answer, ConnectionId
+from diskless.gateway.tier import TierDoor
 from diskless.gateway.tokens import TokensDoor
 from diskless.gateway.visitor import Visitor
 from diskless.identity.certificates import Certificates
@@ -103,6 +104,7 @@ class ClientDoor:
             Kind.STATUS: self._status,
             **(history := HistoryDoor(namespace)).handlers,
             **(tokens := TokensDoor(namespace, cluster_id=cluster_id)).handlers,
+            **(tier := TierDoor(namespace)).handlers,
             Kind.RENEW: CertificateDoor(tls).renew,
             Kind.FAULTS: self._plant,
         }
@@ -120,6 +122,7 @@ class ClientDoor:
             Kind.DRAIN: self._drain,
             **history.personal,
             **tokens.personal,
+            **tier.personal,
         }
 
     # -- what the gateway asks --------------------------------------------------
@@ -151,6 +154,7 @@ class ClientDoor:
             parity_shards=settings.parity_shards,
             stripe_bytes=settings.tuning.stripe_bytes,
             agents=self.roster().agents,
+            epoch=settings.epoch,
         )
 
     def handle(
@@ -159,7 +163,7 @@ class ClientDoor:
         if self._roster.version < 0 and kind is not Kind.FAULTS:
             # It would take the others for dead, and say so to the client.
             raise Unavailable(f"{slot_name(self._roster.slot)} has not joined the cluster yet")
-        self.requests += kind not in (Kind.STATUS, Kind.EVENTS, Kind.FAULTS)
+        self.requests += kind not in (Kind.STATUS, Kind.EVENTS, Kind.FAULTS, Kind.FLUSH)
         if kind in _MUTATIONS:
             self._recognize(visitor, cast(m.Mutation, meta))
         handler = self._handlers.get(kind)

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 import ray
@@ -25,6 +25,9 @@ from diskless.launch.probe import last_line
 from diskless.launch.record import record_of
 from diskless.launch.supply import Supply
 from diskless.model import AgentStatus, parse_slot, slot_name
+
+if TYPE_CHECKING:
+    from diskless.launch.tiers import Restoring
 
 POLL_S = 0.05
 STATE_TIMEOUT_S = 5.0
@@ -142,12 +145,17 @@ def create(
             ) from error
 
 
-def form(identity: Identity, founders: Mapping[int, AgentState]) -> None:
-    """Begins the namespace on all agents, each in the life that its state describes."""
+def form(
+    identity: Identity,
+    founders: Mapping[int, AgentState],
+    restoring: "Restoring | None" = None,
+) -> None:
+    """Begins the namespace on all agents, each in the life that its state describes; with what
+    the tier holds, if it is told what that is."""
     addresses = {slot: state.address for slot, state in founders.items()}
     calls = [
         ray.get_actor(slot_name(slot), namespace=identity.namespace).form.remote(
-            state.boot, addresses
+            state.boot, addresses, restoring
         )
         for slot, state in founders.items()
     ]

@@ -60,6 +60,9 @@ def _not_measured(result: Result) -> set[str]:
         absent |= {works.REPAIR_RATE, works.REPAIR_COMMIT}
     if "history" not in result.seconds:
         absent |= {works.HISTORY_READ_PAST, works.HISTORY_CPU_BESIDE}
+    if "identity" not in result.seconds:
+        absent |= {works.IDENTITY_COMMIT_TLS, works.IDENTITY_WRITE_MORE, works.IDENTITY_READ_MORE}
+        absent |= {works.IDENTITY_OPEN, works.IDENTITY_OPEN_TLS}
     return absent
 
 
