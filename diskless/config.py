@@ -129,26 +129,6 @@ _TIER = ("tier", "durability", "lag_max_s", "tier_key", "tier_credentials", "tie
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TierSettings:
-    """The durable tier behind a cluster, and where in its chain the cluster begins."""
-
-    uri: str
-    credentials: str = ""
-    key: str = ""
-    """Files that every host has: credentials, and the key that the tier is encrypted with."""
-    lag_max_s: float = 5.0
-    keep: str = ""
-    """Which manifests are kept to return to: "every 1m keep 1h; every 1d keep 7d"."""
-    epoch: int = 1
-    number: int = 0
-    """Of the manifest that took the chain over for this cluster; 0 begins a chain."""
-    restores: bool = False
-    """Whether the cluster begins with what that manifest says."""
-    rewound: bool = False
-    """Whether it goes on from an earlier manifest than the one before it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
     """What an operator chooses with `diskless up`."""
 

@@ -9,6 +9,7 @@ import logging
 
 from diskless.agent.ports import Tier
 from diskless.errors import DamagedTier
+from diskless.model import TierOptions
 from diskless.namespace import journal, replay
 from diskless.namespace.picture import Painter
 from diskless.namespace.state import NamespaceState
@@ -18,7 +19,14 @@ log = logging.getLogger(__name__)
 
 
 async def restore(
-    state: NamespaceState, tier: Tier, *, number: int, epoch: int, rewound: bool
+    state: NamespaceState,
+    tier: Tier,
+    *,
+    uri: str,
+    number: int,
+    epoch: int,
+    options: TierOptions,
+    rewound: bool,
 ) -> None:
     """Fills an empty state with what manifest `number` says, which took the chain over for this
     cluster. `rewound` if it goes on from an earlier one than the one before it. Raises
@@ -46,7 +54,9 @@ async def restore(
         raise DamagedTier(f"manifest {number} of {tier.uri} makes no sense: {error}") from error
     state.tier.drop_empty(sorted(named))
     gone = replay.drop_missing(state)
-    replay.found(state, uri=tier.uri, epoch=epoch, number=number, rewound=rewound)
+    replay.found(
+        state, uri=uri, epoch=epoch, number=number, rewound=rewound, options=options
+    )
     log.info(
         "namespace restored manifest=%d change=%d files=%d left_out=%d",
         number, state.tier.change, state.tree.files, gone,
