@@ -125,6 +125,44 @@ _TIMES = tuple(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierSettings:
+    """The durable tier behind a cluster, and where in its chain the cluster begins."""
+
+    uri: str
+    credentials: str = ""
+    key: str = ""
+    """Files that every host has: credentials, and the key that the tier is encrypted with."""
+    lag_max_s: float = 5.0
+    keep: str = ""
+    """Which manifests are kept to return to: "every 1m keep 1h; every 1d keep 7d"."""
+    durability: str = ""
+    """What paths ask for that no policy says something about; "" is async."""
+    epoch: int = 1
+    number: int = 0
+    """Of the manifest that took the chain over for this cluster; 0 begins a chain."""
+    restores: bool = False
+    """Whether the cluster begins with what that manifest says."""
+    rewound: bool = False
+    """Whether it goes on from an earlier manifest than the one before it."""
+
+    @property
+    def options(self) -> TierOptions:
+        """What the namespace is told of it."""
+        return TierOptions(
+            key=self.key,
+            credentials=self.credentials,
+            durability=self.durability,
+            lag_max_s=self.lag_max_s,
+            keep=self.keep,
+        )
+
+    @property
+    def restored_epoch(self) -> int:
+        """Which life of the cluster this is; 0 if it began empty."""
+        return self.epoch if self.restores else 0
+
+
 _TIER = ("tier", "durability", "lag_max_s", "tier_key", "tier_credentials", "tier_keep")
 
 
@@ -159,8 +197,6 @@ class ClusterSettings:
     """Files on every host, by their paths: nothing that is in them is ever part of settings."""
     tier_keep: str = ""
     """Which states of the past the tier keeps: every 1m keep 1h; every 1d keep 7d."""
-    epoch: int = 0
-    """Of the tier's chain, which this cluster has begun with; 0 if it began empty."""
     tuning: Tuning = field(default_factory=Tuning)
 
     @property
@@ -207,14 +243,15 @@ class ClusterSettings:
         return self
 
     @property
-    def tier_settings(self) -> dict[str, Any]:
+    def tier_fields(self) -> dict[str, Any]:
         """Those that a tier which is added, or taken away, changes."""
         return {name: getattr(self, name) for name in _TIER}
 
     @property
-    def tier_options(self) -> TierOptions:
-        """What agents are told of the tier beside its address."""
-        return TierOptions(
+    def tier_settings(self) -> TierSettings:
+        """What agents are told of the tier, but for the place in its chain."""
+        return TierSettings(
+            uri=self.tier,
             key=self.tier_key,
             credentials=self.tier_credentials,
             durability=self.durability,

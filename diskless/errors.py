@@ -165,10 +165,6 @@ class DeadlineExceeded(DisklessError, TimeoutError):
     exit_code = 10
 
 
-class TierBehind(DeadlineExceeded):
-    """What was done is in the cluster's memory, but not in its tier within the deadline."""
-
-
 class Unauthorized(DisklessError, PermissionError):
     """A key or a token is missing, wrong, expired or revoked; or whoever listens is no agent."""
 
@@ -275,6 +271,10 @@ class Superseded(DisklessError, OSError):
     """A later epoch, or another cluster, goes on with the tier's chain: this one's part is over."""
 
     exit_code = 27
+
+
+class TierBehind(DeadlineExceeded):
+    """What was done is in the cluster's memory, but not in its tier within the deadline."""
 
 
 class NotDurable(Unavailable):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
@@ -45,7 +45,7 @@ from diskless.agent.tiers import NO_TIER, Named, OpenTier, Tiers
 from diskless.agent.uploader import AllUploaders, Uploader
 from diskless.agent.uploads import Uploads
 from diskless.agent.writer import Writer
-from diskless.config import ClusterSettings
+from diskless.config import ClusterSettings, TierSettings
 from diskless.errors import BadSettings
 from diskless.gateway.handlers import ClientDoor
 from diskless.gateway.marks import Marks
@@ -79,24 +79,6 @@ def read_wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Restoring(Protocol):
-    """The state that a cluster begins with: that of a manifest of its own, which has taken the
-    tier's chain over."""
-
-    @property
-    def uri(self) -> str: ...
-    @property
-    def options(self) -> TierOptions: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def number(self) -> int: ...
-    @property
-    def rewound(self) -> bool:
-        """Whether it goes on from an earlier state than the chain's last."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
     """What an agent is told when it starts, and its wall clock."""
@@ -118,6 +100,13 @@ class NodeSettings:
     """Where its audit file is; it has none if this is empty."""
     tls: Certificates | None = None
     """What this agent shows of itself at its TCP doors; None if they are not encrypted."""
+    tier: TierSettings | None = None
+    """The tier that the cluster begins with; which one it has later the namespace says."""
+
+    @property
+    def epoch(self) -> int:
+        """Which life of the cluster this is; 0 if it began empty."""
+        return self.tier.restored_epoch if self.tier is not None else 0
 
     @property
     def keyring(self) -> Keyring:
@@ -133,7 +122,11 @@ def gateway_port(cluster_id: str, slot: int) -> int:
 
 class Node:
     def __init__(
-        self, settings: NodeSettings, *, hosts: Hosts | None = None, open_tier: OpenTier | None = None
+        self,
+        settings: NodeSettings,
+        *,
+        hosts: Hosts | None = None,
+        open_tier: OpenTier | None = None,
     ) -> None:
         """`hosts` starts agents elsewhere whose own hosts are gone, if somebody can. `open_tier`
         opens tiers otherwise than by their addresses."""
@@ -311,7 +304,8 @@ class Node:
             uploads=self.uploads,
             faults=self.faults,
             shards=self.shards,
-            marks=Marks(settings.keyring, epoch=settings.cluster.epoch),
+            marks=Marks(settings.keyring, epoch=settings.epoch),
+            epoch=settings.epoch,
             tls=settings.tls,
         )
         _raise_file_limit()
@@ -354,7 +348,8 @@ class Node:
 
     def _tier_access(self) -> TierAccess:
         uploaders = AllUploaders(slot=self.slot, here=self.uploader, peers=self.peers)
-        return TierAccess(self.tiers, self.cold, self.uploader, uploaders)
+        first = self.settings.tier
+        return TierAccess(self.tiers, self.cold, self.uploader, uploaders, first)
 
     def _named_tier(self) -> Named | None:
         """The tier, by this agent's own voter, if it has one with its memory."""
@@ -391,10 +386,11 @@ class Node:
         if self.settings.tls is not None:
             self._spawn(self._keep_certificate(self.settings.tls))
 
-    async def restore(self, begins: Restoring) -> None:
+    async def restore(self) -> None:
         """Loads what the cluster begins with out of its tier: before `form`, on every founder.
         Raises DamagedTier, StoreDown and the like."""
-        if self.slot >= self.settings.cluster.voters:
+        begins = self.settings.tier
+        if begins is None or not begins.restores or self.slot >= self.settings.cluster.voters:
             return
         await restoring.restore(
             self.replica.state,

@@ -10,7 +10,16 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from diskless.errors import DisklessError
-from diskless.model import AgentInfo, FileRecord, HeldShard, LoopLag, Place, ShardName, Stripe, TierOptions
+from diskless.model import (
+    AgentInfo,
+    FileRecord,
+    HeldShard,
+    LoopLag,
+    Place,
+    ShardName,
+    Stripe,
+    TierOptions,
+)
 from diskless.namespace import commands as c
 from diskless.namespace.queries import Query
 from diskless.namespace.views import TierPlace

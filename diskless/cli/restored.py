@@ -1,6 +1,5 @@
 """What `up --restore` tells when it is done."""
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from diskless.cli.listing import as_time
@@ -39,12 +38,13 @@ def tell(
     assert restoring is not None
     m, k = settings.data_shards, settings.parity_shards
     context.say(
-        f"cluster {settings.name} is restored from {restoring.uri}: {settings.agents} agents, "
+        f"cluster {settings.name} is restored from {restoring.tier.uri}: {settings.agents} agents, "
         f"{m}+{k}, {format_bytes(settings.memory_bytes)} each"
     )
     context.say(
         f"as of {as_time(restoring.time_ms)} (position {restoring.position}), epoch "
-        f"{restoring.epoch}; bytes come back on demand and in the background: `diskless status`"
+        f"{restoring.tier.epoch}; bytes come back on demand and in the background, as `diskless "
+        "status` shows"
     )
     for checkpoint in found[:SHOWN_MAX]:
         batch = "no batch" if checkpoint.batch is None else f"batch {checkpoint.batch}"
@@ -58,6 +58,11 @@ def tell(
 def as_object(restoring: "Restoring | None", found: "list[Checkpoint]") -> dict[str, Any] | None:
     if restoring is None:
         return None
-    shown = dataclasses.asdict(restoring)
-    del shown["options"]
-    return shown | {"checkpoints": [checkpoint._asdict() for checkpoint in found]}
+    return {
+        "uri": restoring.tier.uri,
+        "epoch": restoring.tier.epoch,
+        "number": restoring.tier.number,
+        "position": restoring.position,
+        "time_ms": restoring.time_ms,
+        "checkpoints": [checkpoint._asdict() for checkpoint in found],
+    }

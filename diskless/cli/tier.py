@@ -11,9 +11,8 @@ from diskless.cli import exits
 from diskless.cli.listing import as_time
 from diskless.cli.meter import Meter
 from diskless.cli.verb import Context, verb
-from diskless.config import ClusterSettings, format_bytes
+from diskless.config import ClusterSettings, TierSettings, format_bytes
 from diskless.errors import BadRequest, DamagedTier
-from diskless.model import TierOptions
 
 if TYPE_CHECKING:
     from diskless.protocol.messages import Flushed
@@ -59,16 +58,16 @@ def status(context: Context, uri: str, key: str, credentials: str) -> None:
     """
     from diskless.launch import tiers
 
-    found_uri, options = _which(context, uri, key, credentials)
-    found = tiers.look(found_uri, options)
+    tier = _which(context, uri, key, credentials)
+    found = tiers.look(tier)
     newest = found.newest
     if newest is None:
-        context.say(f"{found_uri} holds no tier yet")
-        context.result({"uri": found_uri, "newest": None, "points": []})
+        context.say(f"{tier.uri} holds no tier yet")
+        context.result({"uri": tier.uri, "newest": None, "points": []})
         return
     live = None if uri else _ask(context)
     context.say(
-        f"{found_uri}  cluster {newest.name} ({newest.cluster}), epoch {newest.epoch}, "
+        f"{tier.uri}  cluster {newest.name} ({newest.cluster}), epoch {newest.epoch}, "
         f"manifest {newest.number}"
     )
     context.say(f"holds all up to position {newest.op}, {as_time(newest.time_ms)}")
@@ -86,7 +85,7 @@ def status(context: Context, uri: str, key: str, credentials: str) -> None:
         context.say(f"  ... and others, down to position {last.op}, {as_time(last.time_ms)}")
     context.result(
         {
-            "uri": found_uri,
+            "uri": tier.uri,
             "newest": {
                 "cluster": newest.cluster,
                 "name": newest.name,
@@ -147,23 +146,22 @@ def verify(context: Context, uri: str, key: str, credentials: str, full: bool) -
     """
     from diskless.launch import tiers
 
-    found_uri, options = _which(context, uri, key, credentials)
+    tier = _which(context, uri, key, credentials)
     with Meter("objects", enabled=not context.json) as meter:
         report = tiers.verify(
-            found_uri,
-            options,
+            tier,
             full=full,
             progress=lambda seen: meter.left(seen.segments_total - seen.segments),
         )
     for problem in report.problems:
         context.warn(problem)
-    context.result({"uri": found_uri, "sound": report.sound, **dataclasses.asdict(report)})
+    context.result({"uri": tier.uri, "sound": report.sound, **dataclasses.asdict(report)})
     if not report.sound:
         count = len(report.problems)
-        raise DamagedTier(f"{found_uri} is damaged: {count} thing{'s' * (count > 1)} wrong")
+        raise DamagedTier(f"{tier.uri} is damaged: {count} thing{'s' * (count > 1)} wrong")
     read = f", {format_bytes(report.bytes)} read" if full else ""
     context.say(
-        f"{found_uri} is sound: manifest {report.number}, position {report.op}; "
+        f"{tier.uri} is sound: manifest {report.number}, position {report.op}; "
         f"{report.manifests} manifests, {report.segments} objects, {report.files} files{read}"
     )
 
@@ -184,8 +182,8 @@ def collect(context: Context, uri: str, key: str, credentials: str, dry_run: boo
     """
     from diskless.launch import tiers
 
-    found_uri, options = _which(context, uri, key, credentials)
-    garbage = tiers.collect(found_uri, options, dry_run=dry_run)
+    tier = _which(context, uri, key, credentials)
+    garbage = tiers.collect(tier, dry_run=dry_run)
     if dry_run:
         for name in (*garbage.doomed, *garbage.unnamed):
             context.say(name)
@@ -195,7 +193,7 @@ def collect(context: Context, uri: str, key: str, credentials: str, dry_run: boo
     )
     context.result(
         {
-            "uri": found_uri,
+            "uri": tier.uri,
             "deleted": garbage.deleted,
             "doomed": list(garbage.doomed),
             "unnamed": list(garbage.unnamed),
@@ -218,18 +216,18 @@ def detach(context: Context) -> None:
             timeout_s=context.timeout_s, progress=lambda found: meter.left(found.cold_files)
         )
     known = descriptor.load(context.cluster_name())
-    settings = known.settings | ClusterSettings().tier_settings
-    descriptor.save(msgspec.structs.replace(known, settings=settings))
+    settings = known.settings | ClusterSettings().tier_fields
+    descriptor.save(msgspec.structs.replace(known, settings=settings, tier={}))
     context.say(f"cluster {known.name} has no tier any more: a loss of everything is final")
     context.result({"name": known.name, "detached": True})
 
 
-def _which(context: Context, uri: str, key: str, credentials: str) -> tuple[str, TierOptions]:
+def _which(context: Context, uri: str, key: str, credentials: str) -> TierSettings:
     """The tier that was named, else that of the cluster's descriptor. Raises BadRequest."""
     from diskless.client import descriptor
 
     if uri:
-        return uri, TierOptions(key=key, credentials=credentials)
+        return TierSettings(uri=uri, key=key, credentials=credentials)
     known = descriptor.load(context.cluster_name())
     settings = ClusterSettings.from_dict(known.settings)
     if not settings.tier:
@@ -237,9 +235,10 @@ def _which(context: Context, uri: str, key: str, credentials: str) -> tuple[str,
             f"cluster {known.name!r} has no tier: name one (`diskless tier status URI`), or add "
             "one (`diskless up --tier URI`)"
         )
-    options = settings.tier_options
-    chosen = {"key": key or options.key, "credentials": credentials or options.credentials}
-    return settings.tier, msgspec.structs.replace(options, **chosen)
+    tier = settings.tier_settings
+    return dataclasses.replace(
+        tier, key=key or tier.key, credentials=credentials or tier.credentials
+    )
 
 
 def _ask(context: Context) -> dict[str, Any] | None:

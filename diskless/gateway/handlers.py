@@ -79,6 +79,7 @@ class ClientDoor:
         faults: Faults,
         shards: ShardStore,
         marks: Marks,
+        epoch: int = 0,
         tls: Certificates | None = None,
     ) -> None:
         self._settings = settings
@@ -92,6 +93,7 @@ class ClientDoor:
         self._faults = faults
         self._shards = shards
         self._marks = marks
+        self._epoch = epoch
         self.requests = 0
         """Of clients at work; those of onlookers are not counted."""
         self._handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
@@ -154,7 +156,7 @@ class ClientDoor:
             parity_shards=settings.parity_shards,
             stripe_bytes=settings.tuning.stripe_bytes,
             agents=self.roster().agents,
-            epoch=settings.epoch,
+            epoch=self._epoch,
         )
 
     def handle(

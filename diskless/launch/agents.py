@@ -9,14 +9,14 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 import ray
 from ray._private import state as ray_state
 
 from diskless.client.descriptor import Descriptor
-from diskless.config import ClusterSettings
+from diskless.config import ClusterSettings, TierSettings
 from diskless.errors import LaunchFailed, Unavailable
 from diskless.identity.keyfile import Keys
 from diskless.launch import rundir, seats, spread
@@ -26,11 +26,10 @@ from diskless.launch.record import record_of
 from diskless.launch.supply import Supply
 from diskless.model import AgentStatus, parse_slot, slot_name
 
-if TYPE_CHECKING:
-    from diskless.launch.tiers import Restoring
-
 POLL_S = 0.05
 STATE_TIMEOUT_S = 5.0
+RESTORE_TIMEOUT_S = 1800.0
+"""For the namespace of a tier: it is what was written since its last whole picture, and that."""
 SERVE_TIMEOUT_S = 90.0
 LEAVE_TIMEOUT_S = 5.0
 END_TIMEOUT_S = 10.0
@@ -48,6 +47,7 @@ class Identity(NamedTuple):
     settings: ClusterSettings
     keys: Keys
     one_host: bool
+    tier: TierSettings | None = None
 
     @property
     def cluster_id(self) -> str:
@@ -83,7 +83,8 @@ def identity_of(known: Descriptor) -> Identity:
         authority_key=known.authority_key,
     )
     settings = ClusterSettings.from_dict(known.settings)
-    return Identity(settings, keys, record_of(known).one_host)
+    tier = TierSettings(**known.tier) if known.tier else None
+    return Identity(settings, keys, record_of(known).one_host, tier)
 
 
 def seats_for(
@@ -123,6 +124,7 @@ def create(
             namespace=identity.namespace,
             one_host=identity.one_host,
             founding=founding,
+            tier=identity.tier,
             seeds=dict(seeds or {}),
         )
         actor = ray.remote(AgentActor).options(
@@ -145,22 +147,19 @@ def create(
             ) from error
 
 
-def form(
-    identity: Identity,
-    founders: Mapping[int, AgentState],
-    restoring: "Restoring | None" = None,
-) -> None:
+def form(identity: Identity, founders: Mapping[int, AgentState]) -> None:
     """Begins the namespace on all agents, each in the life that its state describes; with what
-    the tier holds, if it is told what that is."""
+    the tier holds, if they are to restore that."""
+    restores = identity.tier is not None and identity.tier.restores
     addresses = {slot: state.address for slot, state in founders.items()}
     calls = [
         ray.get_actor(slot_name(slot), namespace=identity.namespace).form.remote(
-            state.boot, addresses, restoring
+            state.boot, addresses
         )
         for slot, state in founders.items()
     ]
     try:
-        ray.get(calls, timeout=STATE_TIMEOUT_S)
+        ray.get(calls, timeout=RESTORE_TIMEOUT_S if restores else STATE_TIMEOUT_S)
     except ray.exceptions.RayTaskError as error:
         raise LaunchFailed(last_line(error)) from error
     except ray.exceptions.RayError as error:

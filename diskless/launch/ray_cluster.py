@@ -104,12 +104,10 @@ def up(
             refuse_without_key(known)
             return running.join(known, settings, ray_address, progress or _silent)
         cluster = secrets.token_hex(8)
-        beginning = tiers.check(settings, cluster) if settings.tier else None
         fresh = _describe(settings, ray_address, cluster)
-        started = _start(fresh, None, progress or _silent)
-        if beginning is not None:
-            running.attach_tier(started.descriptor, beginning)
-        return started
+        if settings.tier:
+            fresh = replace(fresh, tier=dataclasses.asdict(tiers.check(settings, cluster)))
+        return _start(fresh, None, progress or _silent)
 
 
 def down(
@@ -219,7 +217,7 @@ def _restore(
         return _start(begun, at, progress)
     except BaseException:
         if known is not None:  # Its keys must not go with what failed.
-            parking.park(replace(known, settings=known.settings | settings.tier_settings))
+            parking.park(replace(known, settings=known.settings | settings.tier_fields))
         raise
 
 
@@ -233,7 +231,7 @@ def _start(known: Descriptor, restore: "At | None", progress: Progress) -> Start
         if restore is not None:
             settings = ClusterSettings.from_dict(known.settings)
             restoring = tiers.take_over(settings, known.cluster, restore)
-            known = replace(known, settings=known.settings | {"epoch": restoring.epoch})
+            known = replace(known, tier=dataclasses.asdict(restoring.tier))
             descriptor.save(known)
         return _start_agents(known, restoring, advice, progress)
     except BaseException:
@@ -294,7 +292,7 @@ def _start_agents(
         ready=lambda state: bool(state.address),
         progress=_silent,
     )
-    agents.form(identity, founders, restoring)
+    agents.form(identity, founders)
     states = _wait_all_seen(identity, range(settings.agents), progress)
     known = replace(known, gateways=[_peer(states[slot]) for slot in sorted(states)])
     descriptor.save(known)

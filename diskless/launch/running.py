@@ -6,6 +6,7 @@ ends and the next `up` finishes: it starts what has never joined and has no acto
 never vote. Nothing here undoes anything: the cluster serves all the while.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,8 @@ from diskless.protocol.messages import Peer
 
 ASK_TIMEOUT_S = 5.0
 """How long a cluster may take to say how it is before it counts as dead."""
+
+ATTACH_TIMEOUT_S = 30.0
 
 Progress = Callable[[str, int, int], None]
 
@@ -81,9 +84,7 @@ def join(
     status = ask_status(known)
     attached = bool(settings.tier) and not tier_of(known)
     if attached:
-        attach_tier(known, tiers.check(settings, known.cluster))
-        known = replace(known, settings=known.settings | settings.tier_settings)
-        descriptor.save(known)
+        known = _add_tier(known, settings, progress)
     missing = never_joined(status, settings.agents)
     if missing:
         return _grow(known, settings, status, missing, progress)
@@ -93,15 +94,24 @@ def join(
     )
 
 
-def attach_tier(known: Descriptor, beginning: tiers.Beginning) -> None:
-    """Has a cluster that runs keep what it holds in a tier, which was found to be fit."""
-    with connect(known.name, timeout_s=ASK_TIMEOUT_S) as client:
-        client.tier.attach(
-            beginning.uri,
-            epoch=beginning.epoch,
-            number=beginning.number,
-            options=beginning.options,
-        )
+def _add_tier(known: Descriptor, settings: ClusterSettings, progress: Progress) -> Descriptor:
+    """Has a cluster that runs keep what it holds in a tier. An agent is told of one when Ray
+    starts it, and for all its lives: so each is started anew, one after the other."""
+    from diskless.launch import rolling
+
+    refuse_without_ray(known)
+    tier = tiers.check(settings, known.cluster)
+    known = replace(
+        known, settings=known.settings | settings.tier_fields, tier=dataclasses.asdict(tier)
+    )
+    descriptor.save(known)
+    total = settings.agents
+    rolling.restart(
+        known.name, progress=lambda left: progress("anew", total - left, total), anew=True
+    )
+    with connect(known.name, timeout_s=ATTACH_TIMEOUT_S) as client:
+        client.tier.attach(tier.uri, epoch=tier.epoch, number=tier.number, options=tier.options)
+    return known
 
 
 def refuse_other(known: Descriptor, settings: ClusterSettings, ray_address: str) -> None:
@@ -110,7 +120,7 @@ def refuse_other(known: Descriptor, settings: ClusterSettings, ray_address: str)
     has = ClusterSettings.from_dict(known.settings).to_dict()
     has |= {"ray_address": record_of(known).requested or "its own"}
     asked = settings.to_dict() | ({"ray_address": ray_address} if ray_address else {})
-    free = {"agents", "epoch"} | (set() if tier_of(known) else settings.tier_settings.keys())
+    free = {"agents"} | (set() if tier_of(known) else settings.tier_fields.keys())
     other = ", ".join(
         f"{key} {has.get(key)}, not {value}"
         for key, value in asked.items()

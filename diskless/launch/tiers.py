@@ -8,19 +8,19 @@ nothing of what is in them goes any further.
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from diskless.config import ClusterSettings
+from diskless.config import ClusterSettings, TierSettings
 from diskless.errors import BadSettings, DamagedTier, NotFound, Superseded
-from diskless.model import TierOptions
 
 if TYPE_CHECKING:
     from diskless.tier.chain import Chain
     from diskless.tier.manifest import Manifest, Point
     from diskless.tier.restore import At
+    from diskless.tier.retention import Rule
     from diskless.tier.verify import Report
 
 T = TypeVar("T")
@@ -29,26 +29,14 @@ ROUND_ID_BYTES = 8
 NOBODY = "a reader"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Beginning:
-    """Where a cluster goes on with a chain."""
+@dataclass(frozen=True)
+class Restoring:
+    """What a cluster begins with: its place in the chain, which it has taken over, and the moment
+    that this is the state of."""
 
-    uri: str
-    epoch: int
-    number: int
-    """Of the last manifest; 0 if the chain is yet to begin."""
-    options: TierOptions
-
-
-@dataclass(frozen=True, kw_only=True)
-class Restoring(Beginning):
-    """Whose state a cluster begins with: that of the manifest `number`, which is its own, and
-    which has taken the chain over."""
-
+    tier: TierSettings
     position: int
     time_ms: int
-    rewound: bool = False
-    """It goes on from an earlier state than the chain's last."""
 
 
 @dataclass(frozen=True)
@@ -57,19 +45,18 @@ class Found:
 
     newest: "Manifest | None"
     points: "tuple[Point, ...]" = ()
-    objects: dict[str, int] = field(default_factory=dict)
 
 
-def check(settings: ClusterSettings, cluster: str) -> Beginning:
+def check(settings: ClusterSettings, cluster: str) -> TierSettings:
     """Whether a cluster that has no tier may begin to use this one; where it goes on.
 
     Raises BadSettings for an address, a key file or credentials that are none; NoSuchBucket,
     StoreDenied, StoreDown; WrongKey; Superseded if the chain is another cluster's.
     """
-    options = settings.tier_options
-    _check_options(options)
+    tier = settings.tier_settings
+    retention_of(tier)
 
-    async def ask(chain: "Chain") -> Beginning:
+    async def ask(chain: "Chain") -> TierSettings:
         from diskless.tier.store import check as check_store
 
         await check_store(chain.store)
@@ -81,9 +68,9 @@ def check(settings: ClusterSettings, cluster: str) -> Beginning:
                 "goes on with it, and ends its part; or choose another prefix"
             )
         epoch, number = (newest.epoch + 1, newest.number) if newest else (1, 0)
-        return Beginning(uri=settings.tier, epoch=epoch, number=number, options=options)
+        return replace(tier, epoch=epoch, number=number)
 
-    return _with_chain(settings.tier, options, ask, cluster=cluster, name=settings.name)
+    return _with_chain(tier, ask, cluster=cluster, name=settings.name)
 
 
 def check_restore(settings: ClusterSettings, at: "At") -> "Manifest":
@@ -91,8 +78,8 @@ def check_restore(settings: ClusterSettings, at: "At") -> "Manifest":
 
     Raises as `check`, but for Superseded; NotFound if there is no tier, or none so old.
     """
-    options = settings.tier_options
-    _check_options(options)
+    tier = settings.tier_settings
+    retention_of(tier)
 
     async def ask(chain: "Chain") -> "Manifest":
         from diskless.tier import restore
@@ -106,7 +93,7 @@ def check_restore(settings: ClusterSettings, at: "At") -> "Manifest":
         await restore.run_of(chain, manifest)
         return manifest
 
-    return _telling(lambda: _with_chain(settings.tier, options, ask))
+    return _telling(lambda: _with_chain(tier, ask))
 
 
 def take_over(settings: ClusterSettings, cluster: str, at: "At") -> Restoring:
@@ -114,7 +101,7 @@ def take_over(settings: ClusterSettings, cluster: str, at: "At") -> Restoring:
 
     Raises as `check_restore`, and Superseded if another restore was faster.
     """
-    options = settings.tier_options
+    tier = settings.tier_settings
 
     async def ask(chain: "Chain") -> Restoring:
         from diskless.tier import restore
@@ -122,22 +109,19 @@ def take_over(settings: ClusterSettings, cluster: str, at: "At") -> Restoring:
         won = await chain.take_over(
             restore.resuming(chain, at), round_id=lambda: secrets.token_hex(ROUND_ID_BYTES)
         )
-        return Restoring(
-            uri=settings.tier,
+        begins = replace(
+            tier,
             epoch=won.epoch,
             number=won.number,
-            options=options,
-            position=won.op,
-            time_ms=won.time_ms,
+            restores=True,
             rewound=won.previous != won.number - 1,
         )
+        return Restoring(begins, won.op, won.time_ms)
 
-    return _telling(
-        lambda: _with_chain(settings.tier, options, ask, cluster=cluster, name=settings.name)
-    )
+    return _telling(lambda: _with_chain(tier, ask, cluster=cluster, name=settings.name))
 
 
-def look(uri: str, options: TierOptions) -> Found:
+def look(tier: TierSettings) -> Found:
     """What is there, told by its newest manifest. Raises as `check_restore`."""
 
     async def ask(chain: "Chain") -> Found:
@@ -151,12 +135,10 @@ def look(uri: str, options: TierOptions) -> Found:
         points = await restore.points_of(chain, newest)
         return Found(newest, points)
 
-    return _with_chain(uri, options, ask)
+    return _with_chain(tier, ask)
 
 
-def verify(
-    uri: str, options: TierOptions, *, full: bool, progress: "Callable[[Report], None]"
-) -> "Report":
+def verify(tier: TierSettings, *, full: bool, progress: "Callable[[Report], None]") -> "Report":
     """Whether the newest manifest can be restored. Raises StoreDown, StoreDenied, WrongKey."""
 
     async def ask(chain: "Chain") -> "Report":
@@ -164,7 +146,7 @@ def verify(
 
         return await checks.verify(chain, full=full, progress=progress)
 
-    return _with_chain(uri, options, ask)
+    return _with_chain(tier, ask)
 
 
 @dataclass(frozen=True)
@@ -178,24 +160,24 @@ class Garbage:
     deleted: int = 0
 
 
-def collect(uri: str, options: TierOptions, *, dry_run: bool) -> Garbage:
+def collect(tier: TierSettings, *, dry_run: bool) -> Garbage:
     """Deletes what manifests have doomed already; names what they will. Raises DamagedTier."""
 
     async def ask(chain: "Chain") -> Garbage:
         from diskless.tier import collect as plans
-        from diskless.tier import retention, sweep
+        from diskless.tier import sweep
 
         newest = await _newest(chain)
         ledger = await sweep.load_ledger(chain, newest)
         listed = await _listing(chain)
-        plan = plans.plan(ledger, retention.parse(options.keep), listed=listed)
+        plan = plans.plan(ledger, retention_of(tier), listed=listed)
         doomed = tuple(name for name in newest.doomed if name in listed)
         unnamed = tuple(name for name in plan.doomed if name in listed and name not in doomed)
         if not dry_run and doomed:
             await sweep.carry_out(chain, newest)
         return Garbage(doomed, unnamed, 0 if dry_run else len(doomed))
 
-    return _telling(lambda: _with_chain(uri, options, ask))
+    return _telling(lambda: _with_chain(tier, ask))
 
 
 async def _listing(chain: "Chain") -> set[str]:
@@ -211,15 +193,15 @@ async def _newest(chain: "Chain") -> "Manifest":
     return newest
 
 
-def _check_options(options: TierOptions) -> None:
-    from diskless.tier import retention
+def retention_of(tier: TierSettings) -> "tuple[Rule, ...]":
+    """Raises BadSettings if its rules are none."""
+    from diskless.tier.retention import parse
 
-    retention.parse(options.keep)
+    return parse(tier.keep)
 
 
 def _with_chain(
-    uri: str,
-    options: TierOptions,
+    tier: TierSettings,
     ask: "Callable[[Chain], Awaitable[T]]",
     *,
     cluster: str = "",
@@ -230,13 +212,13 @@ def _with_chain(
         from diskless.tier.chain import Chain
         from diskless.tier.store import open_store
 
-        credentials = Path(options.credentials) if options.credentials else None
-        store = open_store(uri, credentials=credentials)
+        credentials = Path(tier.credentials) if tier.credentials else None
+        store = open_store(tier.uri, credentials=credentials)
     except ModuleNotFoundError as error:
         raise BadSettings(
             f"a tier needs {error.name}, which is not installed: `pip install 'diskless[tier]'`"
         ) from None
-    cipher = read_key(Path(options.key)) if options.key else None
+    cipher = read_key(Path(tier.key)) if tier.key else None
 
     async def work() -> T:
         return await ask(Chain(store, cluster=cluster, name=name, epoch=0, cipher=cipher))

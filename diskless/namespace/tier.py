@@ -208,7 +208,7 @@ def attach(state: "NamespaceState", command: c.AttachTier) -> c.Done:
     tier = state.tier
     if tier.attached and command.uri != tier.uri:
         raise BadRequest(f"the tier {tier.uri} is attached: detach it first")
-    if tier.attached and (command.epoch, command.number) == (tier.epoch, tier.number):
+    if tier.attached and command.epoch == tier.epoch and command.number <= tier.number:
         return c.Done(changed=False)
     tier.attach(command.uri, epoch=command.epoch, number=command.number, options=command.options)
     if state.journal is not None:

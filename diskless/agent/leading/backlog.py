@@ -59,9 +59,11 @@ class Backlog:
         state = self._world.state
         if not state.tier.attached or not isinstance(command, _MUTATIONS):
             return None
-        if self.over is not None and self._may_ask(policy.SYNC) and self._asks(command, policy.SYNC):
-            raise self.over
-        if self.failing or self.over is not None:
+        if self.over is not None:
+            if self._asks(command, policy.SYNC):
+                raise self.over
+            return None
+        if self.failing:
             return None
         slow_s = self._slow_s()
         if slow_s <= 0 or not self._is_durable(command):
@@ -74,7 +76,7 @@ class Backlog:
         if not state.tier.attached or not isinstance(command, _MUTATIONS):
             return None
         self.note()
-        if not self._may_ask(policy.SYNC) or not self._asks(command, policy.SYNC):
+        if not self._asks(command, policy.SYNC):
             return None
         return self.reach(state.tier.change, HOLD_S)
 
@@ -178,17 +180,15 @@ class Backlog:
 
     # -- what commands ask for ------------------------------------------------------
 
-    def _may_ask(self, value: str) -> bool:
-        """Whether any path does: mostly that is one question."""
-        state = self._world.state
-        return bool(state.policies.table) or state.tier.default_durability == value
-
     def _is_durable(self, command: c.Command) -> bool:
         return not self._world.state.policies.table or any(
             value != policy.MEMORY for value in self._asked(command)
         )
 
     def _asks(self, command: c.Command, value: str) -> bool:
+        state = self._world.state
+        if not state.policies.table:  # as nearly always
+            return state.tier.default_durability == value
         return any(asked == value for asked in self._asked(command))
 
     def _asked(self, command: c.Command) -> Iterable[str]:

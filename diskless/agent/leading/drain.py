@@ -16,7 +16,7 @@ from diskless.agent.roster import Roster
 from diskless.agent.tiers import Tiers
 from diskless.agent.uploader import Uploader
 from diskless.agent.writer import Writer
-from diskless.config import Tuning
+from diskless.config import TierSettings, Tuning
 from diskless.model import TierReport
 
 
@@ -27,6 +27,8 @@ class TierAccess(Struct, frozen=True):
     cold: ColdReader
     uploader: Uploader
     uploaders: Uploaders
+    first: TierSettings | None
+    """The tier that the cluster is to begin with."""
 
 
 class Drain:
@@ -56,6 +58,7 @@ class Drain:
             ),
             backlog=self.backlog,
             now_s=now_s,
+            first=access.first,
         )
         self.hydrator = Hydrator(
             replica=replica,

@@ -19,6 +19,7 @@ from diskless.agent.leading import cut
 from diskless.agent.leading.backlog import Backlog
 from diskless.agent.ports import Draft, FileRow, Landed, SegmentRow, Tier, Uploaded
 from diskless.agent.tiers import Tiers
+from diskless.config import TierSettings
 from diskless.errors import (
     CorruptData,
     DisklessError,
@@ -89,12 +90,15 @@ class Drainer:
         source: Source,
         backlog: Backlog,
         now_s: Callable[[], float],
+        first: TierSettings | None = None,
     ) -> None:
+        """`first` is the tier for a namespace that never had one."""
         self._world = world
         self._tiers = tiers
         self._source = source
         self._backlog = backlog
         self._now_s = now_s
+        self._first = first
         self._followed: tuple[str, int] | None = None
         self._since_whole = 0
         self._journal_bytes = 0
@@ -148,18 +152,30 @@ class Drainer:
     async def drain(self) -> None:
         """Catches up with the chain, then goes on with rounds until something fails."""
         self._followed = None
+        await self._attach()
         while True:
             await self._until_due()
-            if self._followed != self._chain:
+            if not self._follows():
                 await self.catch_up()
                 continue
             self._began_s = self._now_s()
             await self.round()
             self._took_s = self._now_s() - self._began_s
 
+    async def _attach(self) -> None:
+        """Only once: whoever detached a tier does not want it back."""
+        first, tier = self._first, self._state.tier
+        if first is not None and not tier.attached and not tier.change:
+            attach = c.AttachTier(first.uri, first.epoch, first.number, "", first.options)
+            await self._do(attach)
+
     @property
     def _tier(self) -> Tier:
         return self._tiers.get()
+
+    def _follows(self) -> bool:
+        """Whether this leader knows the chain up to its end."""
+        return self._followed == self._chain
 
     @property
     def _chain(self) -> tuple[str, int]:
@@ -178,7 +194,7 @@ class Drainer:
         tier = self._state.tier
         if not tier.attached:
             return False
-        if self._followed != self._chain:
+        if not self._follows():
             return True
         if tier.change <= tier.horizon_change:
             return False
