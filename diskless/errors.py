@@ -273,8 +273,13 @@ class Superseded(DisklessError, OSError):
     exit_code = 27
 
 
-class TierBehind(Unavailable):
-    """What was done is not durable yet, and its path asks for `sync`: ask again."""
+class TierBehind(DeadlineExceeded):
+    """What was done is in the cluster's memory, but not in its tier within the deadline."""
+
+
+class NotDurable(Unavailable):
+    """What was done is in the cluster's memory and not in its tier yet, and its path asks for
+    that: ask again, it will not be done twice."""
 
 
 class DamagedTier(CorruptData):

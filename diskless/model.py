@@ -279,7 +279,7 @@ class TierReport(Struct, frozen=True, kw_only=True):
 
     uri: str
     state: str
-    """starting, draining, failing or superseded."""
+    """draining, failing or superseded."""
     epoch: int = 0
     number: int = 0
     """Of the last manifest."""

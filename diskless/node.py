@@ -31,7 +31,7 @@ from diskless.agent.leading.drain import TierAccess
 from diskless.agent.membership import Member
 from diskless.agent.memory import Memory, Use
 from diskless.agent.packer import Packer
-from diskless.agent.ports import Hold, Hosts, Tier, TierCounts
+from diskless.agent.ports import Hold, Hosts, Tier
 from diskless.agent.reader import Reader
 from diskless.agent.rebuilder import AllWorkers, Rebuilder
 from diskless.agent.replica import Replica
@@ -41,6 +41,7 @@ from diskless.agent.router import Router
 from diskless.agent.scrubber import Scrubber
 from diskless.agent.shards import ShardStore
 from diskless.agent.sweeper import Sweeper
+from diskless.agent.tiers import NO_TIER, Named, OpenTier, Tiers
 from diskless.agent.uploader import AllUploaders, Uploader
 from diskless.agent.uploads import Uploads
 from diskless.agent.writer import Writer
@@ -53,7 +54,7 @@ from diskless.identity.certificates import Certificates, is_due, validity
 from diskless.identity.claims import Keyring
 from diskless.identity.handshake import Doorkeeper
 from diskless.identity.refusals import Refusals
-from diskless.model import format_address, slot_name
+from diskless.model import TierOptions, format_address, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.peers import Peers
@@ -100,7 +101,12 @@ class NodeSettings:
     tls: Certificates | None = None
     """What this agent shows of itself at its TCP doors; None if they are not encrypted."""
     tier: TierSettings | None = None
-    """The durable tier, if there is one."""
+    """The tier that the cluster begins with; which one it has later the namespace says."""
+
+    @property
+    def epoch(self) -> int:
+        """Which life of the cluster this is; 0 if it began empty."""
+        return self.tier.restored_epoch if self.tier is not None else 0
 
     @property
     def keyring(self) -> Keyring:
@@ -116,15 +122,19 @@ def gateway_port(cluster_id: str, slot: int) -> int:
 
 class Node:
     def __init__(
-        self, settings: NodeSettings, *, hosts: Hosts | None = None, tier: Tier | None = None
+        self,
+        settings: NodeSettings,
+        *,
+        hosts: Hosts | None = None,
+        open_tier: OpenTier | None = None,
     ) -> None:
-        """`hosts` starts agents elsewhere whose own hosts are gone, if somebody can. `tier` takes
-        the place of the one that the settings name. Raises BadSettings if that cannot be."""
+        """`hosts` starts agents elsewhere whose own hosts are gone, if somebody can. `open_tier`
+        opens tiers otherwise than by their addresses."""
         self.settings = settings
         self.slot = settings.slot
         self.boot = secrets.token_hex(8)
         self._hosts = hosts
-        self.tier = tier if tier is not None else _open_tier(settings)
+        self._open_tier = open_tier or self._open_at
         self._tasks: set[asyncio.Task[None]] = set()
         self.address = ""
         self.gateway_address = ""
@@ -203,8 +213,9 @@ class Node:
             holders=self.holders,
             memory=self.memory,
         )
+        self.tiers = Tiers(open_tier=self._open_tier, look=self._named_tier)
         self.cold = ColdReader(
-            tier=self.tier,
+            tiers=self.tiers,
             locate=lambda ids: self.namespace.query(q.TierPlaces(tuple(ids))),
             memory=self.memory,
         )
@@ -218,7 +229,7 @@ class Node:
             memory=self.memory,
             cold=self.cold,
         )
-        self.uploader = Uploader(reader=self.reader, tier=self.tier, memory=self.memory)
+        self.uploader = Uploader(reader=self.reader, tiers=self.tiers, memory=self.memory)
         self.rebuilder = Rebuilder(
             roster=self.roster,
             holders=self.holders,
@@ -261,7 +272,7 @@ class Node:
             revoked=self.revoked,
             refused=self._refused,
             audit_dropped=lambda: self.audit.dropped if self.audit is not None else 0,
-            tier_counts=lambda: self.tier.counts() if self.tier is not None else TierCounts(),
+            tiers=self.tiers,
             retain=self.peers.retain,
             repair_delay_s=tuning.repair_delay_s,
         )
@@ -293,8 +304,8 @@ class Node:
             uploads=self.uploads,
             faults=self.faults,
             shards=self.shards,
-            marks=Marks(settings.keyring),
-            epoch=settings.tier.restored_epoch if settings.tier is not None else 0,
+            marks=Marks(settings.keyring, epoch=settings.epoch),
+            epoch=settings.epoch,
             tls=settings.tls,
         )
         _raise_file_limit()
@@ -335,11 +346,24 @@ class Node:
         leader.begin()
         return leader
 
-    def _tier_access(self) -> TierAccess | None:
-        if self.tier is None or self.settings.tier is None:
-            return None
+    def _tier_access(self) -> TierAccess:
         uploaders = AllUploaders(slot=self.slot, here=self.uploader, peers=self.peers)
-        return TierAccess(self.settings.tier, self.tier, self.cold, self.uploader, uploaders)
+        first = self.settings.tier
+        return TierAccess(self.tiers, self.cold, self.uploader, uploaders, first)
+
+    def _named_tier(self) -> Named | None:
+        """The tier, by this agent's own voter, if it has one with its memory."""
+        if self.slot >= self.settings.cluster.voters or not self.replica.recovered:
+            return None
+        tier = self.replica.state.tier
+        return (tier.uri, tier.options) if tier.attached else NO_TIER
+
+    def _open_at(self, uri: str, options: TierOptions) -> Tier:
+        # Only who has a tier needs its libraries.
+        from diskless.tier.port import open_port
+
+        cluster = self.settings.cluster_id
+        return open_port(uri, options, cluster=cluster, name=self.settings.cluster.name)
 
     async def start(self) -> None:
         """Opens the doors. Then `form` or `recover` makes it a member."""
@@ -363,19 +387,19 @@ class Node:
             self._spawn(self._keep_certificate(self.settings.tls))
 
     async def restore(self) -> None:
-        """Loads what the cluster begins with out of the tier: before `form`, on every founder.
+        """Loads what the cluster begins with out of its tier: before `form`, on every founder.
         Raises DamagedTier, StoreDown and the like."""
         begins = self.settings.tier
         if begins is None or not begins.restores or self.slot >= self.settings.cluster.voters:
             return
-        assert self.tier is not None
         await restoring.restore(
             self.replica.state,
-            self.tier,
+            self.tiers.open(begins.uri, begins.options),
+            uri=begins.uri,
             number=begins.number,
             epoch=begins.epoch,
-            rewound=begins.rewound,
             options=begins.options,
+            rewound=begins.rewound,
         )
 
     async def form(self, addresses: Mapping[int, str]) -> None:
@@ -496,15 +520,6 @@ class Node:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("background work ended slot=%s", slot_name(self.slot), exc_info=error)
-
-
-def _open_tier(settings: NodeSettings) -> Tier | None:
-    if settings.tier is None:
-        return None
-    # Only who has a tier needs its libraries.
-    from diskless.tier.begin import open_port
-
-    return open_port(settings.tier, cluster=settings.cluster_id, name=settings.cluster.name)
 
 
 def _raise_file_limit() -> None:

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from diskless.agent.memory import Memory
-from diskless.agent.ports import Tier
+from diskless.agent.tiers import Tiers
 from diskless.checksum import file_checksum
-from diskless.errors import CorruptData, DamagedTier, NotFound, Unavailable
+from diskless.errors import CorruptData, DamagedTier, NotFound
 from diskless.model import Extent, FileRecord
 from diskless.namespace.views import TierPlace
 
@@ -61,9 +61,9 @@ def is_cold_extent(extent: Extent) -> bool:
 
 
 class ColdReader:
-    def __init__(self, *, tier: Tier | None, locate: Locate, memory: Memory) -> None:
+    def __init__(self, *, tiers: Tiers, locate: Locate, memory: Memory) -> None:
         """`locate` asks the namespace where files lie in the tier."""
-        self._tier = tier
+        self._tiers = tiers
         self._locate = locate
         self._memory = memory
         self._places: OrderedDict[int, TierPlace] = OrderedDict()
@@ -125,27 +125,26 @@ class ColdReader:
             self._chunk_bytes -= len(dropped)
 
     async def _fetch(self, name: ColdName, start: int) -> memoryview:
-        if self._tier is None:
-            raise Unavailable("this agent has no tier to read from")
         stop = min(start + CHUNK_BYTES, name.size)
         async with self._turn:
             place = self._places.get(name.id) or await self._find(name.id)
             with self._memory.charged("replies", stop - start):
                 try:
-                    data = await self._fetch_at(self._tier, place, name, start, stop)
+                    data = await self._fetch_at(place, name, start, stop)
                 except DamagedTier:
                     # It may have been written anew elsewhere, and the old place be gone.
                     again = await self._find(name.id)
                     if again == place:
                         raise
-                    data = await self._fetch_at(self._tier, again, name, start, stop)
+                    data = await self._fetch_at(again, name, start, stop)
         if len(data) == name.size and file_checksum(data) != name.checksum:
             raise CorruptData(f"file {name.id} in {place.segment} of the tier fails its checksum")
         return data
 
     async def _fetch_at(
-        self, tier: Tier, place: TierPlace, name: ColdName, start: int, stop: int
+        self, place: TierPlace, name: ColdName, start: int, stop: int
     ) -> memoryview:
+        tier = self._tiers.get()
         return await tier.read(place, file=name.id, size=name.size, start=start, stop=stop)
 
     async def _find(self, id_: int) -> TierPlace:

@@ -8,12 +8,13 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 
 from diskless.agent.memory import Memory
-from diskless.agent.ports import Beat, Hold, Pulse, TierCounts
+from diskless.agent.ports import Beat, Hold, Pulse
 from diskless.agent.revoked import Revoked
 from diskless.agent.roster import Roster
 from diskless.agent.router import Router
 from diskless.agent.shards import ShardStore
 from diskless.agent.sweeper import Sweeper
+from diskless.agent.tiers import Tiers
 from diskless.errors import DisklessError
 from diskless.model import AgentInfo, LoopLag, slot_name
 from diskless.namespace import commands as c
@@ -42,7 +43,7 @@ class Member:
         revoked: Revoked,
         refused: Callable[[], dict[str, int]],
         audit_dropped: Callable[[], int],
-        tier_counts: Callable[[], TierCounts],
+        tiers: Tiers,
         retain: Callable[[Collection[str]], None],
         repair_delay_s: float,
     ) -> None:
@@ -61,7 +62,7 @@ class Member:
         self.revoked = revoked
         self._refused = refused
         self._audit_dropped = audit_dropped
-        self._tier_counts = tier_counts
+        self._tiers = tiers
         self.boot = ""
         self._repair_delay_s = repair_delay_s
         self._beaten_s: float | None = None
@@ -96,6 +97,7 @@ class Member:
         self._beats += 1
         self._roster.leader = beat.leader
         self._roster.inline_room = beat.inline_room
+        self._tiers.learn(beat.tier, beat.tier_options)
         self.revoked.learn(beat.revoked, upto=beat.revoked_upto, version=beat.revoked_version)
         if beat.roster is not None and self.revoked.known:
             # Without a roster an agent serves no clients: it must know first whom to refuse.
@@ -138,7 +140,7 @@ class Member:
             revoked_version=self.revoked.version,
             refused=self._refused(),
             audit_dropped=self._audit_dropped(),
-            tier=self._tier_counts(),
+            tier=self._tiers.counts(),
         )
 
     def _maybe_joined(self) -> None:

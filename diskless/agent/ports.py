@@ -10,7 +10,16 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from diskless.errors import DisklessError
-from diskless.model import AgentInfo, FileRecord, HeldShard, LoopLag, Place, ShardName, Stripe
+from diskless.model import (
+    AgentInfo,
+    FileRecord,
+    HeldShard,
+    LoopLag,
+    Place,
+    ShardName,
+    Stripe,
+    TierOptions,
+)
 from diskless.namespace import commands as c
 from diskless.namespace.queries import Query
 from diskless.namespace.views import TierPlace
@@ -124,6 +133,9 @@ class Beat(Struct, frozen=True):
     """Names that the agent has not heard of, and when their tokens expire."""
     revoked_upto: int = 0
     """The number of the last one of these; more may follow with the next beat."""
+    tier: str = ""
+    """The address of the durable tier; empty if there is none."""
+    tier_options: TierOptions = TierOptions()
 
 
 class TierCounts(Struct, frozen=True):
@@ -349,7 +361,7 @@ class Leadership(Protocol):
         ...
 
     def after(self, command: c.Command) -> Awaitable[None] | None:
-        """What the answer to a command, which is applied, must wait for. It raises TierBehind,
+        """What the answer to a command, which is applied, must wait for. It raises NotDurable,
         or Superseded."""
         ...
 

@@ -272,7 +272,7 @@ class Replica:
     async def execute(self, command: c.Command) -> tuple[c.Result, ...]:
         """Has a command committed and applied, and, where its path asks for it, durable. Raises
         NotLeader, NoQuorum; Unavailable if the outcome cannot be told because the leader
-        changed meanwhile; TierBehind, Superseded."""
+        changed meanwhile; NotDurable, Superseded."""
         if self._voter is None or self._closed:
             raise self._not_leader()
         encoded = c.encode(command)

@@ -17,45 +17,44 @@ from diskless.namespace.tier import Kept
 
 log = logging.getLogger(__name__)
 
-_NO_OPTIONS = TierOptions()
-
 
 async def restore(
     state: NamespaceState,
     tier: Tier,
     *,
+    uri: str,
     number: int,
     epoch: int,
+    options: TierOptions,
     rewound: bool,
-    options: TierOptions = _NO_OPTIONS,
 ) -> None:
     """Fills an empty state with what manifest `number` says, which took the chain over for this
     cluster. `rewound` if it goes on from an earlier one than the one before it. Raises
     DamagedTier, StoreDown and the like: the state is of no use then."""
     painter: Painter | None = None
     replayer = replay.Replayer(state)
-    named: set[int] = set()
+    named: dict[int, tuple[str, int]] = {}
     try:
         async for piece in tier.contents(number, epoch=epoch):
-            for segment in piece.segments:
-                state.tier.add_segment(*segment)
-                named.add(segment[0])
+            named.update((segment, (name, size)) for segment, name, size in piece.segments)
             if piece.picture is not None:
                 painter = painter or Painter(state)
                 painter.take(piece.picture)
             for entry in piece.journal:
                 replayer.apply(journal.decode(entry))
             for id_, *where in piece.rows:
-                if id_ in state.files and state.files[id_].record.size:
-                    state.tier.keep(id_, Kept(*where))
+                if id_ in state.files:
+                    kept = Kept(*where)
+                    state.tier.add_segment(kept.segment, *named[kept.segment])
+                    state.tier.keep(id_, kept)
             await asyncio.sleep(0)
-    except (replay.Diverged, ValueError) as error:
+    except (replay.Diverged, ValueError, KeyError) as error:
         if isinstance(error, DamagedTier):
             raise
         raise DamagedTier(f"manifest {number} of {tier.uri} makes no sense: {error}") from error
-    state.tier.drop_empty(sorted(named))
+    state.tier.last_segment = max(state.tier.last_segment, *named, 0)
     gone = replay.drop_missing(state)
-    replay.found(state, uri=tier.uri, epoch=epoch, number=number, rewound=rewound, options=options)
+    replay.found(state, uri=uri, epoch=epoch, number=number, rewound=rewound, options=options)
     log.info(
         "namespace restored manifest=%d change=%d files=%d left_out=%d",
         number, state.tier.change, state.tree.files, gone,

@@ -17,9 +17,9 @@ from diskless.errors import (
     DeadlineExceeded,
     DisklessError,
     NoQuorum,
+    NotDurable,
     NotLeader,
     SessionExpired,
-    TierBehind,
     Unavailable,
 )
 from diskless.model import slot_name
@@ -57,9 +57,9 @@ class Router:
         self._failure_timeout_s = failure_timeout_s
         self._turn = 0
         self._no_quorum: NoQuorum | None = None
-        self._behind: TierBehind | None = None
+        self._behind: NotDurable | None = None
 
-    def hindrance(self) -> NoQuorum | TierBehind | None:
+    def hindrance(self) -> NoQuorum | NotDurable | None:
         """Why the namespace does not answer, as far as its voters told lately."""
         return self._replica.cut_off() or self._no_quorum or self._behind
 
@@ -135,7 +135,7 @@ class Router:
                             last = error
                             if isinstance(error, NoQuorum):
                                 self._no_quorum = error
-                            if isinstance(error, TierBehind):
+                            if isinstance(error, NotDurable):
                                 # Done, but not durable: whoever leads holds the answer back.
                                 self._behind = error
                                 continue
@@ -152,7 +152,7 @@ class Router:
         except TimeoutError:
             if self._no_quorum is not None:
                 raise self._no_quorum from None
-            if isinstance(last, TierBehind):
+            if isinstance(last, NotDurable):
                 raise last from None
             raise Unavailable(f"no leader answered within {self._timeout_s:g} s: {last}") from None
 

@@ -7,30 +7,30 @@ a manifest names it.
 from collections.abc import Sequence
 
 from diskless.agent.memory import Memory
-from diskless.agent.ports import Tier, Uploaded, Uploaders
+from diskless.agent.ports import Uploaded, Uploaders
 from diskless.agent.reader import Reader
+from diskless.agent.tiers import Tiers
 from diskless.checksum import file_checksum
-from diskless.errors import CorruptData, Unavailable
+from diskless.errors import CorruptData
 from diskless.model import AgentInfo, FileRecord, Stripe
 
 
 class Uploader:
-    def __init__(self, *, reader: Reader, tier: Tier | None, memory: Memory) -> None:
+    def __init__(self, *, reader: Reader, tiers: Tiers, memory: Memory) -> None:
         self._reader = reader
-        self._tier = tier
+        self._tiers = tiers
         self._memory = memory
 
     async def upload(
         self, records: Sequence[FileRecord], stripes: Sequence[Stripe], *, number: int, name: str
     ) -> Uploaded:
         """As `ports.Uploaders`."""
-        if self._tier is None:
-            raise Unavailable("this agent has no tier to upload to")
+        tier = self._tiers.get()
         size = sum(record.size for record in records)
         with self._memory.charged("uploads", 2 * size):
             self._reader.learn(stripes)
             files = [(record.id, await self.read(record)) for record in records]
-            return await self._tier.upload(files, number=number, name=name)
+            return await tier.upload(files, number=number, name=name)
 
     async def read(self, record: FileRecord) -> bytes:
         """All bytes of a file that has them in memory, verified once more."""

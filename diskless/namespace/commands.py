@@ -277,8 +277,8 @@ class DetachTier(_Command, frozen=True, tag=True, array_like=True):
 
 class Keep(_Command, frozen=True, tag=True, array_like=True):
     """Where bytes of files lie in the tier: rows of (file, segment, offset, stored bytes,
-    flags), in segments that were named before or are here: (number, name, bytes). The answer's
-    `number` says how many of these files are still there."""
+    flags), and all segments that they name: (number, name, bytes). The answer's `number` says
+    how many of these files are still there."""
 
     number: int
     """Of the manifest."""

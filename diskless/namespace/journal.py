@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 JOURNAL_BYTES_MAX = 64 * 1024 * 1024
 """By far more than a second brings; what is older goes first."""
+TRIM_AT_ONCE = 1000
+"""Entries that are dropped in one step; what is left goes as others come."""
 ENTRY_BYTES = 41
 """What an entry takes beside its own bytes: an object's head, and its place in the row."""
 
@@ -77,6 +79,7 @@ class Journal:
         """It has all changes after this one."""
         self.bytes_used = 0
         self._entries: deque[bytes] = deque()
+        self._needless = 0  # up to here
         self._bytes_max = bytes_max
 
     @property
@@ -102,12 +105,16 @@ class Journal:
         data = encode(entry)
         self._entries.append(data)
         self.bytes_used += len(data) + ENTRY_BYTES
-        while self.bytes_used > self._bytes_max:
+        while self._entries and self.bytes_used > self._bytes_max:
+            self._drop()
+        if self.since < self._needless:
+            self._drop()
             self._drop()
 
     def trim(self, change: int) -> None:
         """What was done up to there is not needed any more."""
-        while self._entries and self.since < change:
+        self._needless = change
+        for _ in range(min(change - self.since, TRIM_AT_ONCE)):
             self._drop()
 
     def restart(self, change: int) -> None:
@@ -116,8 +123,9 @@ class Journal:
         self.since, self.bytes_used = change, 0
 
     def _drop(self) -> None:
-        self.bytes_used -= len(self._entries.popleft()) + ENTRY_BYTES
-        self.since += 1
+        if self._entries:
+            self.bytes_used -= len(self._entries.popleft()) + ENTRY_BYTES
+            self.since += 1
 
 
 def _stripped(state: "NamespaceState", change: Change, done: c.Done) -> What:

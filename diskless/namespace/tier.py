@@ -21,10 +21,10 @@ from diskless.namespace.weights import segment_bytes
 if TYPE_CHECKING:
     from diskless.namespace.state import NamespaceState
 
-KEEP_ROWS_MAX = 5000
-"""Of one command: it takes a few milliseconds."""
-FORGET_PLACES = 20_000
-"""Places that one command of a detachment forgets, up to a page more."""
+KEEP_ROWS_MAX = 2000
+"""Of one command: it takes up to ten milliseconds."""
+FORGET_PLACES = 4000
+"""Places that one command of a detachment forgets."""
 
 _OFFSET_BITS, _STORED_BITS, _FLAG_BITS = 40, 40, 8
 _STORED_AT = _FLAG_BITS
@@ -107,6 +107,7 @@ class Tier:
         self.horizon_change = self.horizon_op = self.horizon_time_ms = self.horizon_file = 0
 
     def add_segment(self, number: int, name: str, size: int) -> None:
+        """To be told before what is kept there; it may have been forgotten meanwhile."""
         if number not in self.segments:
             self.segments[number] = Segment(name, size)
             self.segments_bytes_used += segment_bytes(name)
@@ -155,12 +156,6 @@ class Tier:
         for id_ in self.places.ascending(after=-1, limit=FORGET_PLACES):
             self.forget(id_)
         return len(self.places)
-
-    def drop_empty(self, numbers: list[int]) -> None:
-        """Forgets those segments of which nothing lives."""
-        for number in numbers:
-            if number in self.segments and not self.segments[number].live_bytes:
-                self._drop(number)
 
     def _drop(self, number: int) -> None:
         self.segments_bytes_used -= segment_bytes(self.segments.pop(number).name)
@@ -247,19 +242,18 @@ def keep(state: "NamespaceState", command: c.Keep) -> c.Done:
     tier = state.tier
     if not tier.attached or len(command.rows) > KEEP_ROWS_MAX:
         raise BadRequest(f"{len(command.rows)} places of files, with no tier or too many at once")
-    known = {number for number, _, _ in command.segments}
+    named = {number: (name, size) for number, name, size in command.segments}
     rows = [(id_, Kept(*rest)) for id_, *rest in command.rows]
     for id_, kept in rows:
-        if (kept.segment not in known and kept.segment not in tier.segments) or not _fits(kept):
+        if kept.segment not in named or not _fits(kept):
             raise BadRequest(f"file {id_}: no such place in the tier: {kept}")
-    for number, name, size in command.segments:
-        tier.add_segment(number, name, size)
     count = 0
     for id_, kept in rows:
         if id_ in state.files:
+            tier.add_segment(kept.segment, *named[kept.segment])
             tier.keep(id_, kept)
             count += 1
-    tier.drop_empty([number for number, _, _ in command.segments])
+    tier.last_segment = max(tier.last_segment, *named, 0)
     return c.Done(count, changed=count > 0)
 
 

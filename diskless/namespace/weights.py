@@ -45,13 +45,13 @@ REFUSAL_BYTES = 88
 TOKEN_BYTES = 328
 """A token in its tables, revoked as it may be, beside its name and its paths."""
 
-POLICY_BYTES = 400
+POLICY_BYTES = 160
 """A path's policies in their table, beside the characters of the path."""
-KEPT_BYTES = 176
+KEPT_BYTES = 120
 """Where a file lies in the tier."""
-COLD_BYTES = 136
+COLD_BYTES = 112
 """That a file lies there alone."""
-SEGMENT_BYTES = 264
+SEGMENT_BYTES = 152
 """A segment of the tier, beside its name."""
 MARK_BYTES = 1024
 

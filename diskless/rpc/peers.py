@@ -234,6 +234,8 @@ class Peers:
             revoked_version=beat.revoked_version,
             revoked=msgspec.msgpack.encode(beat.revoked) if beat.revoked else b"",
             revoked_upto=beat.revoked_upto,
+            tier=beat.tier,
+            tier_options=msgspec.msgpack.encode(beat.tier_options) if beat.tier else b"",
         )
         answer, _ = await self._call(
             MEMBERSHIP, agent.slot, agent.address, call, timeout_s=timeout_s

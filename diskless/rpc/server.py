@@ -14,7 +14,14 @@ from diskless.agent.shards import ShardStore
 from diskless.errors import BadFrame, BadRequest, DisklessError, Unauthorized
 from diskless.identity.handshake import HANDSHAKE_TIMEOUT_S, Doorkeeper
 from diskless.identity.refusals import Refusals
-from diskless.model import AgentInfo, FileRecord, HeldShard, Stripe, format_address
+from diskless.model import (
+    AgentInfo,
+    FileRecord,
+    HeldShard,
+    Stripe,
+    TierOptions,
+    format_address,
+)
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Handler, Item, serve
@@ -60,6 +67,7 @@ _decode_stripe = msgspec.msgpack.Decoder(Stripe).decode
 _decode_stripes = msgspec.msgpack.Decoder(tuple[Stripe, ...]).decode
 _decode_records = msgspec.msgpack.Decoder(tuple[FileRecord, ...]).decode
 _decode_roster = msgspec.msgpack.Decoder(tuple[AgentInfo, ...]).decode
+_decode_options = msgspec.msgpack.Decoder(TierOptions).decode
 _decode_revoked = msgspec.msgpack.Decoder(tuple[tuple[str, int], ...]).decode
 
 
@@ -312,6 +320,7 @@ class AgentServer:
         try:
             roster = _decode_roster(call.roster) if call.roster else None
             revoked = _decode_revoked(call.revoked) if call.revoked else ()
+            options = _decode_options(call.tier_options) if call.tier_options else TierOptions()
         except msgspec.DecodeError as error:
             raise BadFrame(f"malformed beat: {error}") from None
         pulse = self._member.pulse(
@@ -324,6 +333,8 @@ class AgentServer:
                 call.revoked_version,
                 revoked,
                 call.revoked_upto,
+                call.tier,
+                options,
             )
         )
         holds = [

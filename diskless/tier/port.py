@@ -6,6 +6,7 @@ in the log.
 """
 
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -19,14 +20,15 @@ from diskless.agent.ports import (
     Uploaded,
 )
 from diskless.errors import DamagedTier
-from diskless.identity.cipher import Cipher
+from diskless.identity.cipher import Cipher, read_key
+from diskless.model import TierOptions
 from diskless.namespace.views import TierPlace
 from diskless.tier import form, restore, round
 from diskless.tier import manifest as manifests
 from diskless.tier.chain import Chain
 from diskless.tier.manifest import Manifest, Stream
 from diskless.tier.read import read_file
-from diskless.tier.store import Metered, Missing
+from diskless.tier.store import Metered, Missing, open_store
 
 _entries = msgspec.msgpack.Decoder(list[bytes])
 
@@ -129,6 +131,14 @@ class TierPort:
                 yield Loaded(journal=_decoded(step))
             if step.rows is not None:
                 yield Loaded(rows=_rows(step.rows))
+
+
+def open_port(uri: str, options: TierOptions, *, cluster: str, name: str) -> TierPort:
+    """An agent's own way to the tier; asks nothing of it yet. Raises BadSettings."""
+    credentials = Path(options.credentials) if options.credentials else None
+    cipher = read_key(Path(options.key)) if options.key else None
+    store = open_store(uri, credentials=credentials)
+    return TierPort(store, cluster=cluster, name=name, cipher=cipher)
 
 
 class ChainDraft:

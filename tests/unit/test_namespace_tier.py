@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from diskless import policy
 from diskless.namespace import commands as c
@@ -55,8 +55,8 @@ def facts(state: NamespaceState) -> Facts:
             for one in state.history.by_id.values()
         ],
         "last": (state.last_file, state.history.last, state.tokens.version),
-        "policies": state.policies.table,
-        "tokens": state.tokens.by_name,
+        "policies": dict(state.policies.table),
+        "tokens": dict(state.tokens.by_name),
     }  # fmt: skip
 
 
@@ -105,6 +105,13 @@ class TierMachine(NamespaceMachine):
             self.facts[tier.change] = facts(self.state)
         return results
 
+    @initialize()
+    def form(self) -> None:
+        super().form()
+        if not self.state.tier.attached:
+            self.attach()
+        self.take_a_whole_picture()
+
     # -- commands ---------------------------------------------------------------
 
     @rule(path=any_paths, value=durabilities)
@@ -135,9 +142,9 @@ class TierMachine(NamespaceMachine):
             (result,) = self.apply(c.AttachTier("file:///other", 9, 9))
             assert isinstance(result, c.Refused)
 
-    @rule(really=st.integers(0, 3))
-    def detach(self, really: int) -> None:
-        if really:
+    @rule(now=st.integers(0, 9).map(lambda n: n == 9))
+    def detach(self, now: bool) -> None:
+        if not now:
             return
         tier = self.state.tier
         had = tier.attached
@@ -214,9 +221,10 @@ class TierMachine(NamespaceMachine):
                 return
             self.chunks.append(chunk)
 
-    @precondition(lambda self: self.walk is not None)
     @rule()
-    def walk_to_the_end(self) -> None:
+    def take_a_whole_picture(self) -> None:
+        if self.walk is None:
+            self.mark()
         self.walk_on(100_000)
 
     @rule()

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from diskless import policy
 from diskless.config import format_bytes
-from diskless.errors import Superseded, TierBehind, Unavailable
+from diskless.errors import NotDurable, Superseded, Unavailable
 from diskless.model import TierLag
 from diskless.namespace import commands as c
 from diskless.namespace.state import NamespaceState
@@ -35,10 +35,9 @@ class Watched(Protocol):
 
 
 class Backlog:
-    def __init__(self, *, world: Watched, now_s: Callable[[], float], lag_max_s: float) -> None:
+    def __init__(self, *, world: Watched, now_s: Callable[[], float]) -> None:
         self._world = world
         self._now_s = now_s
-        self._lag_max_s = lag_max_s
         self._samples: deque[tuple[int, float]] = deque()  # a change, and when it was not there yet
         self._seen = 0
         self._sizes: deque[tuple[int, int]] = deque()  # up to a file, bytes of so many before it
@@ -60,9 +59,11 @@ class Backlog:
         state = self._world.state
         if not state.tier.attached or not isinstance(command, _MUTATIONS):
             return None
-        if self.over is not None and self._asks(command, policy.SYNC):
-            raise self.over
-        if self.failing or self.over is not None:
+        if self.over is not None:
+            if self._asks(command, policy.SYNC):
+                raise self.over
+            return None
+        if self.failing:
             return None
         slow_s = self._slow_s()
         if slow_s <= 0 or not self._is_durable(command):
@@ -75,12 +76,12 @@ class Backlog:
         if not state.tier.attached or not isinstance(command, _MUTATIONS):
             return None
         self.note()
-        if not state.policies.table or not self._asks(command, policy.SYNC):
+        if not self._asks(command, policy.SYNC):
             return None
         return self.reach(state.tier.change, HOLD_S)
 
     async def reach(self, change: int, timeout_s: float) -> None:
-        """Returns when the horizon is there. Raises TierBehind, Superseded."""
+        """Returns when the horizon is there. Raises NotDurable, Superseded."""
         self.waiting += 1
         self.work.set()
         try:
@@ -96,10 +97,10 @@ class Backlog:
         finally:
             self.waiting -= 1
 
-    def _behind(self) -> TierBehind:
+    def _behind(self) -> NotDurable:
         lag = self.lag()
         uri = self._world.state.tier.uri
-        return TierBehind(
+        return NotDurable(
             f"done, but not durable yet: {uri} is {lag.seconds:.1f} s, {lag.commands} commands "
             f"and {format_bytes(lag.bytes)} behind"
         )
@@ -174,7 +175,7 @@ class Backlog:
         tier = self._world.state.tier
         if not self._samples or tier.change <= tier.horizon_change:
             return 0.0
-        share = self._lag_s() / self._lag_max_s
+        share = self._lag_s() / tier.options.lag_max_s
         return min((share - SLOW_FROM) / (1 - SLOW_FROM), 2.0) * SLOW_S_MAX
 
     # -- what commands ask for ------------------------------------------------------
@@ -185,6 +186,9 @@ class Backlog:
         )
 
     def _asks(self, command: c.Command, value: str) -> bool:
+        state = self._world.state
+        if not state.policies.table:  # as nearly always
+            return state.tier.default_durability == value
         return any(asked == value for asked in self._asked(command))
 
     def _asked(self, command: c.Command) -> Iterable[str]:

@@ -10,9 +10,10 @@ from diskless.agent.leading.bringer import Bringer
 from diskless.agent.leading.drainer import Drainer
 from diskless.agent.leading.hydrator import Hydrator
 from diskless.agent.leading.pacer import Pacer
-from diskless.agent.ports import Pulse, Tier, Uploaders
+from diskless.agent.ports import Pulse, Uploaders
 from diskless.agent.replica import Replica
 from diskless.agent.roster import Roster
+from diskless.agent.tiers import Tiers
 from diskless.agent.uploader import Uploader
 from diskless.agent.writer import Writer
 from diskless.config import TierSettings, Tuning
@@ -22,11 +23,12 @@ from diskless.model import TierReport
 class TierAccess(Struct, frozen=True):
     """The tier, and an agent's ways to it."""
 
-    settings: TierSettings
-    tier: Tier
+    tiers: Tiers
     cold: ColdReader
     uploader: Uploader
     uploaders: Uploaders
+    first: TierSettings | None
+    """The tier that the cluster is to begin with."""
 
 
 class Drain:
@@ -41,15 +43,13 @@ class Drain:
         tuning: Tuning,
         now_s: Callable[[], float],
     ) -> None:
-        settings = access.settings
-        self._settings = settings
         self._replica = replica
         self._now_s = now_s
         self.pacer = Pacer(share=tuning.repair_share)
-        self.backlog = Backlog(world=replica, now_s=now_s, lag_max_s=settings.lag_max_s)
+        self.backlog = Backlog(world=replica, now_s=now_s)
         self.drainer = Drainer(
             world=replica,
-            tier=access.tier,
+            tiers=access.tiers,
             source=Bringer(
                 replica=replica,
                 roster=roster,
@@ -58,9 +58,7 @@ class Drain:
             ),
             backlog=self.backlog,
             now_s=now_s,
-            lag_max_s=settings.lag_max_s,
-            first=(settings.epoch, settings.number),
-            options=settings.options,
+            first=access.first,
         )
         self.hydrator = Hydrator(
             replica=replica,
@@ -72,13 +70,16 @@ class Drain:
             now_s=now_s,
         )
 
-    def report(self, pulses: Iterable[Pulse]) -> TierReport:
+    def report(self, pulses: Iterable[Pulse]) -> TierReport | None:
+        """None if there is no tier."""
+        if not self._replica.state.tier.attached:
+            return None
         tier, drainer, lag = self._replica.state.tier, self.drainer, self.backlog.lag()
         counts = [pulse.tier for pulse in pulses]
         error = drainer.superseded or drainer.error
         failing = drainer.error is not None and drainer.superseded is None
         return TierReport(
-            uri=tier.uri if tier.attached else self._settings.uri,
+            uri=tier.uri,
             state=self._state(),
             epoch=tier.epoch,
             number=tier.number,
@@ -87,7 +88,7 @@ class Drain:
             lag_s=round(lag.seconds, 3),
             lag_bytes=lag.bytes,
             lag_commands=lag.commands,
-            lag_max_s=self._settings.lag_max_s,
+            lag_max_s=tier.options.lag_max_s,
             rounds=drainer.rounds,
             objects_put=sum(count.objects_put for count in counts),
             bytes_put=sum(count.bytes_put for count in counts),
@@ -104,4 +105,4 @@ class Drain:
             return "superseded"
         if self.drainer.error is not None:
             return "failing"
-        return "draining" if self._replica.state.tier.attached else "starting"
+        return "draining"

@@ -18,6 +18,8 @@ from typing import Protocol
 from diskless.agent.leading import cut
 from diskless.agent.leading.backlog import Backlog
 from diskless.agent.ports import Draft, FileRow, Landed, SegmentRow, Tier, Uploaded
+from diskless.agent.tiers import Tiers
+from diskless.config import TierSettings
 from diskless.errors import (
     CorruptData,
     DisklessError,
@@ -26,7 +28,7 @@ from diskless.errors import (
     Superseded,
     TooFewShards,
 )
-from diskless.model import FileRecord, TierOptions
+from diskless.model import FileRecord
 from diskless.namespace import commands as c
 from diskless.namespace import picture
 from diskless.namespace.journal import Journal
@@ -84,24 +86,20 @@ class Drainer:
         self,
         *,
         world: World,
-        tier: Tier,
+        tiers: Tiers,
         source: Source,
         backlog: Backlog,
         now_s: Callable[[], float],
-        lag_max_s: float,
-        first: tuple[int, int] | None = None,
-        options: TierOptions | None = None,
+        first: TierSettings | None = None,
     ) -> None:
-        """`first` has the epoch and the number of the manifest that the chain was begun, or
-        taken over, with: a namespace that never had a tier gets this one."""
+        """`first` is the tier for a namespace that never had one."""
         self._world = world
-        self._tier = tier
+        self._tiers = tiers
         self._source = source
         self._backlog = backlog
         self._now_s = now_s
-        self._lag_max_s = lag_max_s
         self._first = first
-        self._options = options or TierOptions()
+        self._followed: tuple[str, int] | None = None
         self._since_whole = 0
         self._journal_bytes = 0
         self._took_s = 0.0
@@ -153,21 +151,36 @@ class Drainer:
 
     async def drain(self) -> None:
         """Catches up with the chain, then goes on with rounds until something fails."""
+        self._followed = None
         await self._attach()
-        await self.catch_up()
-        self._backlog.begin()
         while True:
             await self._until_due()
+            if not self._follows():
+                await self.catch_up()
+                continue
             self._began_s = self._now_s()
             await self.round()
             self._took_s = self._now_s() - self._began_s
 
     async def _attach(self) -> None:
         """Only once: whoever detached a tier does not want it back."""
-        tier = self._state.tier
-        if self._first is not None and not tier.attached and not tier.change:
-            epoch, number = self._first
-            await self._do(c.AttachTier(self._tier.uri, epoch, number, options=self._options))
+        first, tier = self._first, self._state.tier
+        if first is not None and not tier.attached and not tier.change:
+            attach = c.AttachTier(first.uri, first.epoch, first.number, "", first.options)
+            await self._do(attach)
+
+    @property
+    def _tier(self) -> Tier:
+        return self._tiers.get()
+
+    def _follows(self) -> bool:
+        """Whether this leader knows the chain up to its end."""
+        return self._followed == self._chain
+
+    @property
+    def _chain(self) -> tuple[str, int]:
+        """Which chain the namespace has, and the epoch of its part in it."""
+        return self._state.tier.uri, self._state.tier.epoch
 
     async def _until_due(self) -> None:
         """Returns when there is something to bring and it is time, or somebody waits for it."""
@@ -179,13 +192,18 @@ class Drainer:
 
     def _is_due(self) -> bool:
         tier = self._state.tier
-        if not tier.attached or tier.change <= tier.horizon_change:
+        if not tier.attached:
+            return False
+        if not self._follows():
+            return True
+        if tier.change <= tier.horizon_change:
             return False
         return self._backlog.waiting > 0 or self._began_s is None or self._left_s() <= 0
 
     def _left_s(self) -> float:
         distance_s = max(DISTANCE_S, DISTANCE_COST * self._took_s)
-        distance_s = min(distance_s, max(self._lag_max_s / 4, 2 * self._took_s))
+        lag_max_s = self._state.tier.options.lag_max_s
+        distance_s = min(distance_s, max(lag_max_s / 4, 2 * self._took_s))
         began_s = self._began_s if self._began_s is not None else self._now_s()
         left_s = began_s + distance_s - self._now_s()
         tier = self._state.tier
@@ -202,13 +220,13 @@ class Drainer:
         if self._state.marked is not None:
             await self._do(c.Unmark())  # of a leader that did not get to it
         tier = self._state.tier
-        if not tier.attached:
-            return
         last = await self._tier.look(tier.number, epoch=tier.epoch)
         self._follow(last)
         while found := await self._tier.look(self._state.tier.number + 1, epoch=tier.epoch):
             log.info("manifest adopted number=%d change=%d", found.number, found.change)
             await self._announce(found, found.segments, found.rows)
+        self._backlog.begin()
+        self._followed = self._chain
 
     def _follow(self, last: Landed | None) -> None:
         """Counts how far the last manifest is from a whole one."""

@@ -53,10 +53,10 @@ class Leader:
         hosts: Hosts | None,
         inline_room: Callable[[], bool],
         now_s: Callable[[], float],
-        tier: TierAccess | None = None,
+        tier: TierAccess,
     ) -> None:
         """`hosts` is None where nobody can start agents; `inline_room` tells whether this
-        agent has room for more inline bytes; `tier` is None where there is none."""
+        agent has room for more inline bytes."""
         self._settings = settings
         self._replica = replica
         self._hosts = hosts
@@ -87,17 +87,15 @@ class Leader:
             overdue=self.overdue,
             now_s=now_s,
         )
-        self.drain: Drain | None = None
-        if tier is not None:
-            self.drain = Drain(
-                tier,
-                replica=replica,
-                roster=roster,
-                writer=writer,
-                pulses=self.monitor.pulses,
-                tuning=settings.tuning,
-                now_s=now_s,
-            )
+        self.drain = Drain(
+            tier,
+            replica=replica,
+            roster=roster,
+            writer=writer,
+            pulses=self.monitor.pulses,
+            tuning=settings.tuning,
+            now_s=now_s,
+        )
         self.janitor = Janitor(
             replica=replica,
             roster=roster,
@@ -105,7 +103,7 @@ class Leader:
             rewriter=rewriter,
             pulses=self.monitor.pulses,
             damaged=self.repairer.damaged,
-            drainer=self.drain.drainer if self.drain is not None else None,
+            drainer=self.drain.drainer,
             tuning=settings.tuning,
         )
         self.rollcall = RollCall(
@@ -132,9 +130,8 @@ class Leader:
         self.monitor.publish()
         for part in (self.monitor, self.janitor, self.repairer, self.rollcall, self.keeper):
             self._spawn(part.run())
-        if self.drain is not None:
-            self._spawn(self.drain.drainer.run())
-            self._spawn(self.drain.hydrator.run())
+        self._spawn(self.drain.drainer.run())
+        self._spawn(self.drain.hydrator.run())
         if self._hosts is not None:
             self._spawn(self._hosts.look_after(self))
 
@@ -143,8 +140,7 @@ class Leader:
     def end(self) -> None:
         self._ended = True
         self.monitor.stop()
-        if self.drain is not None:
-            self.drain.backlog.leave()
+        self.drain.backlog.leave()
         for task in self._tasks:
             task.cancel()
 
@@ -153,14 +149,13 @@ class Leader:
 
     def command_took(self, took_s: float) -> None:
         self._pacer.note_command(took_s)
-        if self.drain is not None:
-            self.drain.pacer.note_command(took_s)
+        self.drain.pacer.note_command(took_s)
 
     def before(self, command: c.Command) -> Awaitable[None] | None:
-        return self.drain.backlog.before(command) if self.drain is not None else None
+        return self.drain.backlog.before(command)
 
     def after(self, command: c.Command) -> Awaitable[None] | None:
-        return self.drain.backlog.after(command) if self.drain is not None else None
+        return self.drain.backlog.after(command)
 
     def report(self) -> bytes:
         return msgspec.json.encode(self._reporter.report())

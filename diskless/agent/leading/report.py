@@ -38,7 +38,7 @@ class Reporter:
         repairer: Repairer,
         keeper: Keeper,
         homeless: Callable[[], Mapping[int, str]],
-        drain: Drain | None = None,
+        drain: Drain,
     ) -> None:
         """`homeless` says of slots that have lost their nodes what becomes of them."""
         self._settings = settings
@@ -93,7 +93,7 @@ class Reporter:
             tokens=len(state.tokens),
             refused=self._refused(),
             audit_dropped=sum(pulse.audit_dropped for pulse in self._pulses.values()),
-            tier=self._drain.report(self._pulses.values()) if self._drain is not None else None,
+            tier=self._drain.report(self._pulses.values()),
         )
 
     def _refused(self) -> dict[str, int]:
