@@ -30,8 +30,9 @@ from diskless.tier.work import aside
 TAKE_OVERS_MAX = 1000
 """How often a restore tries for the next number while the old cluster goes on writing."""
 
-Resume = Callable[[Manifest], Awaitable[tuple[Manifest, tuple[Point, ...]]]]
-"""Of the newest manifest: the one to go on from, and all that one can return to from there."""
+Resume = Callable[[Manifest], Awaitable[tuple[Manifest, tuple[Point, ...] | None]]]
+"""Of the newest manifest: the one to go on from, and all that one can return to from there,
+None if that is the newest and nothing changes."""
 
 
 class Draft(Protocol):
@@ -162,7 +163,13 @@ class Chain:
             if newest is None:
                 raise DamagedTier(f"{self.store.uri} holds no tier", name=chain_name(1))
             self.epoch = newest.epoch + 1
-            resumed, points = await resume(newest)
+            try:
+                resumed, points = await resume(newest)
+            except DamagedTier:
+                latest = await self.newest()
+                if latest is not None and latest.number > newest.number:
+                    continue  # The old cluster has gone on, and cleared away behind it.
+                raise
             beginning = self._beginning(newest, resumed, points, round_id())
             won = await self._claim(Bare(beginning, self.cipher))
             if won is not None:
@@ -179,7 +186,7 @@ class Chain:
             await self._read_floors()
 
     def _beginning(
-        self, newest: Manifest, resumed: Manifest, points: tuple[Point, ...], round_id: str
+        self, newest: Manifest, resumed: Manifest, points: tuple[Point, ...] | None, round_id: str
     ) -> Manifest:
         number = newest.number + 1
         return Manifest(
