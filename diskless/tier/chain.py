@@ -252,15 +252,25 @@ class Chain:
         """The highest number; 0 if there is none. Numbers from the floor on have no gap."""
         known = hint
         if not hint or not await self._exists(chain_name(hint)):
+            known = await self._lowest()
+            if not known and hint:
+                raise DamagedTier(f"the chain is gone from {self.store.uri}", name=chain_name(hint))
+        return known and await _last(lambda number: self._exists(chain_name(number)), known)
+
+    async def _lowest(self) -> int:
+        """The number from which on all are there; 0 if there is no chain."""
+        await self._read_floors()
+        while True:
+            floor = self.floor
+            name = chain_name(max(floor, 1))
+            if await self._exists(name):
+                return max(floor, 1)
             await self._read_floors()
-            known = max(self.floor, 1)
-            if not await self._exists(chain_name(known)):
-                if known == 1 and not hint:
-                    return 0
-                raise DamagedTier(
-                    f"{chain_name(known)} is gone from {self.store.uri}", name=chain_name(known)
-                )
-        return await _last(lambda number: self._exists(chain_name(number)), known)
+            if self.floor == floor:  # Else a collector has just raised it.
+                break
+        if floor:
+            raise DamagedTier(f"{name} is gone from {self.store.uri}", name=name)
+        return 0
 
     async def _read_floors(self) -> None:
         if self._floors == 0 and not await self._exists(floor_name(1)):

@@ -192,6 +192,7 @@ class Round:
             await self.add(Stream.TABLE, msgspec.msgpack.encode(rows))
         await self._uploaded(0)
         after = self.after
+        assert after is None or (op >= after.op and last_file >= after.last_file)
         manifest = Manifest(
             cluster=self.chain.cluster,
             name=self.chain.name,

@@ -12,7 +12,7 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
-from diskless.errors import StoreDown, Superseded
+from diskless.errors import DamagedTier, StoreDown, Superseded
 from diskless.tier import read, restore
 from diskless.tier.chain import Chain
 from diskless.tier.collect import Ledger, Plan, plan
@@ -42,6 +42,7 @@ class Rates:
     collect: float
     give_up: float
     rules: tuple[Rule, ...]
+    listing: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,10 @@ class Cluster:
             await (self.leader_type or Leader)(self, term).drain()
         except Deposed:
             return
+        except DamagedTier:
+            if term == self.term:
+                raise
+            # Others have gone on, and cleared away what this one was about to read.
         except Superseded as error:
             self.ended = str(error)
 
@@ -151,7 +156,6 @@ class Leader:
                 await asyncio.sleep(self.rng.random() * 3)
 
     async def begin(self) -> None:
-        self.held = self.cluster.held
         hint = self.held.horizon.number if self.held.horizon else 0
         newest = await self.chain.newest(hint)
         if newest is not None:
@@ -191,7 +195,10 @@ class Leader:
         if self.ledger is not None:
             self.ledger.add(appended.manifest)
         if appended.manifest.doomed:
-            await self.patient(lambda: carry_out(self.chain, appended.manifest))
+            await self.patient(lambda: self.clear(appended.manifest))
+
+    async def clear(self, manifest: Manifest) -> None:
+        await carry_out(self.chain, manifest)
 
     async def collection(self, newest: Manifest | None) -> Plan | None:
         cluster = self.cluster
@@ -200,7 +207,7 @@ class Leader:
         if self.ledger is None:
             self.ledger = await load_ledger(self.chain, newest)
         listed: list[str] = []
-        if self.rng.random() < 0.5:
+        if self.rng.random() < cluster.rates.listing:
             listed = await cluster.store.names("segments/") + await cluster.store.names("chain/")
         alive = set(cluster.log.state(newest.op).values())
         return self.plan(self.held.live_bytes(alive), listed)

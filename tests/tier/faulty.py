@@ -174,7 +174,7 @@ class FaultyStore:
 
     def _delay(self) -> float:
         slow = self.rng.random() < self.faults.slow
-        return self.rng.random() * (4.0 if slow else 0.05)
+        return self.rng.random() * (0.45 * PATIENCE_S if slow else 0.05)
 
 
 class Glance:
