@@ -57,12 +57,10 @@ async def points_of(
     get = read_manifest or chain.read
     manifest = newest
     points = {manifest.number: manifest.point}
-    told = manifest.points
-    while not manifest.whole and manifest.previous:
+    while manifest.points is None and manifest.previous:
         manifest = await get(manifest.previous)
         points[manifest.number] = manifest.point
-        told = manifest.points if told is None else told
-    points.update((point.number, point) for point in told or ())
+    points.update((point.number, point) for point in manifest.points or ())
     return tuple(points[number] for number in sorted(points))
 
 
@@ -91,9 +89,8 @@ def resuming(chain: Chain, at: At = NEWEST) -> Resume:
         points = await points_of(chain, newest, read_manifest=remembered)
         point = choose(points, at)
         resumed = newest if point.number == newest.number else await remembered(point.number)
-        run = await run_of(chain, resumed, read_manifest=remembered)
-        numbers = {manifest.number for manifest in run}
-        return resumed, tuple(point for point in points if point.number not in numbers)
+        await run_of(chain, resumed, read_manifest=remembered)  # All of it must be there.
+        return resumed, points
 
     return resume
 

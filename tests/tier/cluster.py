@@ -258,7 +258,7 @@ class Leader:
             last_file=log.last_file_at(op),
             whole=whole,
             dropped=() if whole else sorted(set(self.held.segments) - used),
-            points=told.points if told else (() if newest is None else None),
+            points=told.points if told else () if newest is None else None,
             doomed=told.doomed if told else (),
         )
 

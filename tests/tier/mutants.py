@@ -173,13 +173,6 @@ class NoAnswerNoWrite(Chain):
         raise error
 
 
-class SkipsFreshness(Chain):
-    """Believes a number to be new because it is free."""
-
-    async def _check_fresh(self, number: int) -> None:
-        return
-
-
 class ForgetsStreams(Leader):
     """Counts what segments are worth by the files in them alone."""
 
@@ -203,6 +196,5 @@ MUTANTS: dict[str, Mutant] = {
     "frees epochs": Mutant(leader=FreesEpochs),
     "anyone is me": Mutant(chain=AnyoneIsMe),
     "no answer, no write": Mutant(chain=NoAnswerNoWrite),
-    "a free number is a new one": Mutant(chain=SkipsFreshness),
     "forgets streams": Mutant(leader=ForgetsStreams, says="gone"),
 }

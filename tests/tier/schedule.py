@@ -177,7 +177,7 @@ class Schedule:
             await self.die()
             self.expect_nothing()
             await asyncio.sleep(200)  # A first manifest may still be on its way: it would win.
-            if not self.store.objects:
+            if await self.reader().newest() is None:
                 return self.found(1, Log(), Held())
             return await self.begin_again()
         at = restore.NEWEST
