@@ -55,7 +55,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """What the next manifest says of the past."""
 
     points: tuple[Point, ...]
-    """What one can return to, without the newest manifest's own run."""
+    """All that one can return to before the manifest that says so."""
     doomed: tuple[str, ...]
     rewrite: tuple[int, ...] = ()
     """Segments whose living files should be written again, after which they can be dropped."""
@@ -71,12 +71,16 @@ class Ledger:
     """The kept past of a chain. `add` every manifest as it is appended or adopted."""
 
     manifests: dict[int, Known] = field(default_factory=dict)
+    points: set[int] = field(default_factory=set)
+    """What one can return to. Whatever is no such point any more never is one again: what it
+    needs may be gone, though the manifest itself is there for the files in it."""
     takeovers: set[int] = field(default_factory=set)
     newest: int = 0
     gone: set[str] = field(default_factory=set)
     """Doomed, though a manifest that is kept still has a row of it."""
 
-    def add(self, manifest: Manifest) -> None:
+    def know(self, manifest: Manifest) -> None:
+        """One of the past, which says nothing new of what is kept."""
         self.manifests[manifest.number] = Known(
             manifest.number,
             manifest.previous,
@@ -87,8 +91,15 @@ class Ledger:
             manifest.dropped,
             manifest.stream_names,
         )
+
+    def add(self, manifest: Manifest) -> None:
+        """The manifest after the newest."""
+        self.know(manifest)
         self.takeovers.update(manifest.takeovers)
         self.newest = max(self.newest, manifest.number)
+        if manifest.points is not None:
+            self.points = {point.number for point in manifest.points}
+        self.points.add(manifest.number)
         self.gone.update(manifest.doomed)
         for name in manifest.doomed:
             self.manifests.pop(number_of(name) or 0, None)
@@ -108,10 +119,11 @@ class Ledger:
         return []
 
     def recent(self) -> set[int]:
-        """The numbers of the newest two runs."""
+        """The points of the newest two runs. Not every manifest of a run is one: a return to the
+        past may have gone on from one that was kept alone."""
         newest = self.run(self.newest)
         before = self.run(newest[-1].previous) if newest else []
-        return {known.number for known in (*newest, *before)}
+        return self.points & {known.number for known in (*newest, *before)}
 
     def pinned(self) -> set[str]:
         """What the newest run needs whether or not files lie there."""
@@ -166,7 +178,7 @@ def plan(
     known = ledger.manifests
     whole = frozenset(number for number, found in known.items() if found.whole)
     now_ms = known[ledger.newest].time_ms
-    returnable = [found.point for number, found in known.items() if ledger.run(number)]
+    returnable = [known[number].point for number in ledger.points]
     kept = recent | thin(returnable, rules, now_ms=now_ms, whole=whole)
     names, segments = ledger.named(kept)
     names |= _epoch_marks(ledger.takeovers)
@@ -178,7 +190,7 @@ def plan(
     )
     doomed = sorted(garbage)[:DOOMED_MAX]
     own_run = {found.number for found in ledger.run(ledger.newest)}
-    points = sorted((known[number].point for number in kept - own_run), key=lambda p: p.number)
+    points = sorted((known[number].point for number in kept), key=lambda point: point.number)
     live = live_bytes or {}
     alive = sum(live.get(number, 0) for number in segments)
     pinned = ledger.pinned()
