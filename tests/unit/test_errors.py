@@ -53,7 +53,6 @@ BUILT_IN = {
     "TierBehind": TimeoutError,
     "DamagedTier": OSError,
     "NotDurable": ConnectionError,
-    "Forbidden": PermissionError,
     "NotLeader": ConnectionError,
     "DeadlineExceeded": TimeoutError,
     "Unauthorized": PermissionError,
