@@ -336,7 +336,7 @@ MUTANTS = {
         Replica, range(50), part=Part(past, "create", sharing.create_uncounted), says=OTHER_ANSWER
     ),
     "clone-uncounted": Mutant(
-        Replica, range(200), part=Part(past, "clone", sharing.clone_uncounted), says=OTHER_ANSWER
+        Replica, range(100), part=Part(past, "clone", sharing.clone_uncounted)
     ),
     "sweep-of-the-shared": Mutant(
         Replica, range(50), part=Part(Doomed, "add", sharing.own_and_forget), says=OTHER_ANSWER
