@@ -1,8 +1,8 @@
 """Checksums that tell a shard's bytes from any others.
 
-Owns the checksums of diskless: XXH3-64 of every 16 KiB block of a shard, and XXH64,
-which Spark's JVM has a library for, of a whole file; a frame between client and agent has
-one of the two. They find accidents (a flipped bit, a mixed-up reply), not attackers. PyECLib
+Owns the checksums of diskless: XXH3-64 of every 16 KiB block of a shard and of whatever lies
+in the tier, and XXH64, which Spark's JVM has a library for, of a whole file; a frame between
+client and agent has one of the two. They find accidents (a flipped bit, a mixed-up reply), not attackers. PyECLib
 notices no flipped payload byte, so nothing but these does.
 
 A block's checksum is seeded with the stripe, the index of the shard and the number
@@ -76,6 +76,12 @@ def joint_checksum(first: Buffer, rest: Sequence[Buffer] = (), *, fast: bool) ->
     for part in rest:
         hash_.update(part)
     return hash_.digest()
+
+
+def frame_checksum(data: Buffer, *, key: int, number: int) -> bytes:
+    """Of frame `number` of the part `key` of a tier's object, big-endian: the bytes of another
+    part, or of another place in it, do not verify."""
+    return xxh3_64_digest(data, (key + number) & 0xFFFF_FFFF_FFFF_FFFF)
 
 
 def file_checksum(data: Buffer) -> int:

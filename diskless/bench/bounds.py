@@ -1,4 +1,4 @@
-"""Every bound of the issues that the benchmark measures, and whether a run meets it. Pure."""
+"""Every bound that the benchmark measures, and whether a run meets it. Pure."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ MAIN = works.diskless(works.MAIN_SHAPE)
 ALONE = "alone"
 TURN_MS_MAX = 20.0
 FLAT = 1.25
-"""What counts as flat where an issue asks for that without a number."""
+"""What counts as flat."""
 
 
 class Of(Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Of(Struct, frozen=True, kw_only=True):
 class Bound(Struct, frozen=True, kw_only=True):
     """A figure, or the ratio of two, and how small or large it must be."""
 
-    issue: int
+    topic: str
     title: str
     figure: Of
     per: Of | None = None
@@ -53,7 +53,7 @@ class Judged(Struct, frozen=True, kw_only=True):
 
 
 def judge(result: Result) -> list[Judged]:
-    """All bounds whose figures this run has, in the order of the issues."""
+    """All bounds whose figures this run has, topic by topic."""
     judged = (_judge(bound, result) for bound in all_bounds(result))
     return [entry for entry in judged if entry is not None]
 
@@ -85,6 +85,7 @@ def all_bounds(result: Result) -> Iterator[Bound]:
     yield from _flat(result)
     yield from _turns(result)
     yield from _history(result)
+    yield from IDENTITY
 
 
 def _alone(work: str, system: str = MAIN) -> Of:
@@ -97,14 +98,14 @@ def _beside(work: str, system: str = MAIN) -> Of:
 
 STORE = (
     Bound(
-        issue=2,
+        topic="bulk",
         title="codec of PyECLib alone, 1 MiB at 4+2",
         figure=Of(work=works.ENCODE),
         per=Of(work=works.ENCODE, system=f"{works.ISAL} {works.MAIN_SHAPE}"),
         least=0.9,
     ),
     Bound(
-        issue=2,
+        topic="bulk",
         title="256 MiB write of (plain stream / 1.5)",
         figure=_alone(works.SINGLE_WRITE),
         per=_alone(works.STREAM, works.PLAIN),
@@ -112,35 +113,35 @@ STORE = (
         least=0.5,
     ),
     Bound(
-        issue=2,
+        topic="bulk",
         title="256 MiB read of plain stream",
         figure=_alone(works.SINGLE_READ),
         per=_alone(works.STREAM, works.PLAIN),
         least=0.5,
     ),
     Bound(
-        issue=2,
+        topic="bulk",
         title="256 MiB read with 2 agents gone, of healthy",
         figure=_alone(works.SINGLE_READ_DOWN),
         per=_alone(works.SINGLE_READ),
         least=0.6,
     ),
     Bound(
-        issue=2,
+        topic="bulk",
         title="16 writers of one, 20 KiB files, not inline",
         figure=_alone(works.SMALL_WRITERS),
         per=_alone(works.SMALL_ONE_WRITER),
         least=5.0,
     ),
     Bound(
-        issue=2,
+        topic="bulk",
         title="gRPC messages for each of those files",
         figure=_alone(works.SMALL_MESSAGES),
         most=2.0,
     ),
     *(
         Bound(
-            issue=2,
+            topic="bulk",
             title=f"stored for each logical byte, {kib:g} KiB files",
             figure=Of(work=works.STORED, size=kib, beside=ALONE),
             most=1.05 * 1.5,
@@ -151,14 +152,14 @@ STORE = (
 
 NAMESPACE = (
     Bound(
-        issue=3,
+        topic="namespace",
         title="serial tiny put of a plain unary call",
         figure=_alone(works.TINY_SERIAL),
         per=_alone(works.UNARY, works.PLAIN),
         most=2.5,
     ),
     Bound(
-        issue=3,
+        topic="namespace",
         title="rate of 32 tiny putters of one",
         figure=_alone(works.TINY_SERIAL),
         per=_alone(works.TINY_MANY),
@@ -166,7 +167,7 @@ NAMESPACE = (
     ),
     *(
         Bound(
-            issue=3,
+            topic="namespace",
             title=f"{work} of a serial tiny put",
             figure=_alone(work),
             per=_alone(works.TINY_SERIAL),
@@ -175,13 +176,13 @@ NAMESPACE = (
         for work in (works.STAT, works.LIST)
     ),
     Bound(
-        issue=3,
+        topic="namespace",
         title="worst gap of leader kills, in failure timeouts",
         figure=_alone(works.GAP),
         most=2.0,
         worst=True,
     ),
-    Bound(issue=3, title=works.LOST, figure=_alone(works.LOST), most=0.0),
+    Bound(topic="namespace", title=works.LOST, figure=_alone(works.LOST), most=0.0),
 )
 
 
@@ -189,20 +190,25 @@ def _of_disk(work: str) -> tuple[Of, Of]:
     return _beside(work), _beside(work, works.DISK)
 
 
-def _of_file(issue: int, title: str, work: str, most: float) -> Bound:
+def _of_file(topic: str, title: str, work: str, most: float) -> Bound:
     figure, per = _of_disk(work)
-    return Bound(issue=issue, title=title, figure=figure, per=per, most=most)
+    return Bound(topic=topic, title=title, figure=figure, per=per, most=most)
 
 
 SPARK = (
     _of_file(
-        4, "checkpoint of file://, HDFS-backed, 8 partitions", works.checkpoint("hdfs-8"), 0.25
+        "spark",
+        "checkpoint of file://, HDFS-backed, 8 partitions",
+        works.checkpoint("hdfs-8"),
+        0.25,
     ),
-    _of_file(4, "whole trigger of file://, the same", works.trigger("hdfs-8"), 0.85),
-    _of_file(4, "checkpoint of file://, RocksDB changelog, 8", works.checkpoint("rocksdb-8"), 0.25),
-    _of_file(4, "checkpoint of file://, HDFS-backed, 50", works.checkpoint("hdfs-50"), 0.5),
+    _of_file("spark", "whole trigger of file://, the same", works.trigger("hdfs-8"), 0.85),
+    _of_file(
+        "spark", "checkpoint of file://, RocksDB changelog, 8", works.checkpoint("rocksdb-8"), 0.25
+    ),
+    _of_file("spark", "checkpoint of file://, HDFS-backed, 50", works.checkpoint("hdfs-50"), 0.5),
     Bound(
-        issue=4,
+        topic="spark",
         title=works.SPARK_FILE_COMMANDS,
         figure=_beside(works.SPARK_FILE_COMMANDS),
         most=1.0,
@@ -212,21 +218,21 @@ SPARK = (
 
 HEALING = (
     Bound(
-        issue=5,
+        topic="healing",
         title="rebuild of bulk write, under commits",
         figure=Of(work=works.REPAIR_RATE),
         per=Of(work=works.REPAIR_WRITE),
         least=0.5,
     ),
     Bound(
-        issue=5,
+        topic="healing",
         title="median commit during repair of healthy",
         figure=Of(work=works.REPAIR_COMMIT),
         per=Of(work=works.REPAIR_HEALTHY),
         most=3.0,
     ),
     Bound(
-        issue=5,
+        topic="healing",
         title="kill to next batch, of 2 batches + 2 timeouts, worst",
         figure=Of(work=works.AFTER_KILL),
         per=Of(work=works.AFTER_KILL_BOUND),
@@ -241,7 +247,7 @@ def _restarts(result: Result) -> Iterator[Bound]:
         work = works.restart(provider)
         for size in _sizes(result, work):
             yield Bound(
-                issue=5,
+                topic="healing",
                 title=f"query restarted, of file://, {size:g} MB of {provider} state",
                 figure=Of(work=work, size=size),
                 per=Of(work=work, system=works.DISK, size=size),
@@ -251,42 +257,42 @@ def _restarts(result: Result) -> Iterator[Bound]:
 
 FAST = (
     Bound(
-        issue=6,
+        topic="others",
         title="serial tiny commit of Redis WAIT 2",
         figure=_beside(works.TINY_SERIAL),
         per=_beside(works.TINY_SERIAL, works.REDIS),
         most=3.0,
     ),
     Bound(
-        issue=6,
+        topic="others",
         title="tiny commit on file:// through Spark, of diskless",
         figure=_beside(works.SPARK_COMMIT, works.DISK),
         per=_beside(works.SPARK_COMMIT),
         least=8.0,
     ),
     Bound(
-        issue=6,
+        topic="others",
         title="burst of 200 × 20 KiB of Redis",
         figure=_beside(works.BURST),
         per=_beside(works.BURST, works.REDIS),
         most=1.5,
     ),
     Bound(
-        issue=6,
+        topic="others",
         title="64 MiB write of Redis with two replicas",
         figure=_beside(works.BULK_WRITE),
         per=_beside(works.BULK_WRITE, works.REDIS),
         least=1.0,
     ),
     Bound(
-        issue=6,
+        topic="others",
         title="memory for each logical byte, of three copies",
         figure=_beside(works.MEMORY),
         per=_beside(works.MEMORY, works.REDIS),
         most=0.55,
     ),
     Bound(
-        issue=6,
+        topic="others",
         title="64 MiB read with k down, of healthy",
         figure=_beside(works.BULK_READ_DOWN),
         per=_beside(works.BULK_READ),
@@ -301,7 +307,7 @@ def _checkpoints(result: Result) -> Iterator[Bound]:
         entry.work.removeprefix(prefix) for entry in result.series if entry.work.startswith(prefix)
     )
     for setup in setups:
-        yield _of_file(6, f"checkpoint of file://, {setup}", works.checkpoint(setup), 0.15)
+        yield _of_file("others", f"checkpoint of file://, {setup}", works.checkpoint(setup), 0.15)
 
 
 def _flat(result: Result) -> Iterator[Bound]:
@@ -310,7 +316,7 @@ def _flat(result: Result) -> Iterator[Bound]:
         sizes = _sizes(result, work)
         if len(sizes) > 1:
             yield Bound(
-                issue=6,
+                topic="others",
                 title=f"{work}: {max(sizes):,.0f} of {min(sizes):,.0f}",
                 figure=Of(work=work, size=max(sizes)),
                 per=Of(work=work, size=min(sizes)),
@@ -323,7 +329,7 @@ def _turns(result: Result) -> Iterator[Bound]:
     for work in dict.fromkeys(e.work for e in result.series if e.work.startswith(works.TURN)):
         for size in _sizes(result, work):
             yield Bound(
-                issue=14,
+                topic="turns",
                 title=f"{work}, {size:,.0f} stripes, ms",
                 figure=Of(work=work, size=size),
                 most=TURN_MS_MAX,
@@ -338,14 +344,14 @@ def _history(result: Result) -> Iterator[Bound]:
             continue
         large = Of(work=work, size=max(sizes))
         yield Bound(
-            issue=15,
+            topic="history",
             title=f"{work}: {max(sizes):,.0f}, of a tiny commit",
             figure=large,
             per=Of(work=works.HISTORY_COMMIT),
             most=5.0,
         )
         yield Bound(
-            issue=15,
+            topic="history",
             title=f"{work}: {max(sizes):,.0f} of {min(sizes):,.0f}",
             figure=large,
             per=Of(work=work, size=min(sizes)),
@@ -353,20 +359,20 @@ def _history(result: Result) -> Iterator[Bound]:
         )
     for size in _sizes(result, works.HISTORY_BYTES):
         yield Bound(
-            issue=15,
+            topic="history",
             title=f"{works.HISTORY_BYTES}, {size:,.0f} files",
             figure=Of(work=works.HISTORY_BYTES, size=size),
             most=0.0,
         )
     yield Bound(
-        issue=15,
+        topic="history",
         title="read below .snapshot of the same at its path",
         figure=Of(work=works.HISTORY_READ_PAST),
         per=Of(work=works.HISTORY_READ),
         most=1.1,
     )
     yield Bound(
-        issue=15,
+        topic="history",
         title="CPU of a commit with a snapshot every second, of one without",
         figure=Of(work=works.HISTORY_CPU_BESIDE),
         per=Of(work=works.HISTORY_CPU),
@@ -376,3 +382,22 @@ def _history(result: Result) -> Iterator[Bound]:
 
 def _sizes(result: Result, work: str) -> list[float]:
     return sorted({e.size for e in result.series if e.work == work and e.size is not None})
+
+
+IDENTITY = (
+    Bound(
+        topic="identity",
+        title="CPU of a commit with TLS, of one without",
+        figure=Of(work=works.IDENTITY_COMMIT_TLS),
+        per=Of(work=works.IDENTITY_COMMIT),
+        most=1.15,
+    ),
+    *(
+        Bound(topic="identity", title=f"{work}, ms", figure=Of(work=work), most=1.6)
+        for work in (works.IDENTITY_WRITE_MORE, works.IDENTITY_READ_MORE)
+    ),
+    *(
+        Bound(topic="identity", title=f"{work}, ms", figure=Of(work=work), most=5.0)
+        for work in (works.IDENTITY_OPEN, works.IDENTITY_OPEN_TLS)
+    ),
+)

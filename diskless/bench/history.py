@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from diskless.bench import queries, works
 from diskless.bench.clusters import QUICK_FREEING, Cluster, cluster, shape_settings
+from diskless.bench.processes import cpu_s
 from diskless.bench.query import Plan
 from diskless.bench.recorder import Recorder, Say
 from diskless.bench.sizes import Sizes
@@ -127,19 +128,14 @@ def _cpu_s_of_commit(running: Cluster, with_snapshots: bool) -> float:
     store = running.client
     store.mkdirs("/beside")
     processes = [psutil.Process(), *map(psutil.Process, running.pids().values())]
-    began_s, before_s, commits, snapshots = time.monotonic(), _cpu_s(processes), 0, 0
+    began_s, before_s, commits, snapshots = time.monotonic(), cpu_s(processes), 0, 0
     while (elapsed_s := time.monotonic() - began_s) < BESIDE_S:
         if with_snapshots and snapshots <= elapsed_s:
             store.snapshot("/beside", f"s{snapshots}")
             snapshots += 1
         store.write(f"/beside/{commits % FILES_PER_DIRECTORY}", TINY, overwrite=True)
         commits += 1
-    return (_cpu_s(processes) - before_s) / commits
-
-
-def _cpu_s(processes: list[psutil.Process]) -> float:
-    times = [process.cpu_times() for process in processes]
-    return sum(time_.user + time_.system for time_ in times)
+    return (cpu_s(processes) - before_s) / commits
 
 
 # A query.

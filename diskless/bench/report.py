@@ -121,7 +121,7 @@ def _rest_table(result: Result) -> str:
 def bounds_table(judged: Iterable[Judged]) -> str:
     rows = [
         [
-            str(entry.bound.issue),
+            entry.bound.topic,
             entry.bound.title,
             _with_spread(Spread(median=entry.value, low=entry.low, high=entry.high, count=2)),
             entry.bound.text,
@@ -129,7 +129,7 @@ def bounds_table(judged: Iterable[Judged]) -> str:
         ]
         for entry in judged
     ]
-    return table(["issue", "what", "measured", "bound", ""], rows)
+    return table(["topic", "what", "measured", "bound", ""], rows)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

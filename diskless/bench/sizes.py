@@ -9,7 +9,10 @@ from typing import Any
 
 from diskless.errors import BadRequest
 
-PARTS = ("limits", "store", "single", "commits", "spark", "recovery", "repair", "growth", "history")
+PARTS = (
+    "limits", "store", "single", "commits", "spark", "recovery", "repair", "growth", "history",
+    "identity",
+)  # fmt: skip
 """Of a run, in their order: modules of this package."""
 
 

@@ -72,7 +72,7 @@ def show(context: Context, result: "Result", out: Path | None) -> int:
             "result": msgspec.to_builtins(result),
             "bounds": [
                 {
-                    "issue": entry.bound.issue,
+                    "topic": entry.bound.topic,
                     "what": entry.bound.title,
                     "measured": entry.value,
                     "quartiles": [entry.low, entry.high],

@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from diskless.config import KIB, MIB
 from diskless.errors import BadFrame, DisklessError, InternalError
+from diskless.gateway.lobby import DOOR
 from diskless.gateway.visitor import Visitor
 from diskless.identity.handshake import Pending, Proof
 from diskless.protocol.frames import (
@@ -274,10 +275,10 @@ class Connection(asyncio.BufferedProtocol):
     def _shake_hands(self, meta: Struct) -> None:
         """Takes a stranger's next message. Raises BadFrame, Unauthorized, Unavailable."""
         if isinstance(meta, Hello) and self._pending is None:
-            self._pending = self._gateway.challenge(meta)
+            self._pending = self._gateway.lobby.challenge(meta)
         elif isinstance(meta, Prove) and self._pending is not None:
             principal = self._pending.admit(Proof(meta.proof))
-            self._gateway.admit(self)
+            self._gateway.lobby.admit(self)
             self.visitor = Visitor(self.number, principal)
             self._parser.body_bytes_max = META_BYTES_MAX + PAYLOAD_BYTES_MAX
         else:
@@ -397,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
         """Says once, to the client and to the log, why this connection ends."""
         if self._closed:
             return
-        self._gateway.refusals.note("gateway", error, describe_peer(self.transport))
+        self._gateway.refusals.note(DOOR, error, describe_peer(self.transport))
         header = self._parser.last_header
         self.refuse(header.request if header else self._refused_number, error)
         if self.visitor is not None:

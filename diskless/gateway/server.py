@@ -35,7 +35,6 @@ from diskless.errors import (
     Forbidden,
     InternalError,
     LaunchFailed,
-    Unauthorized,
     Unavailable,
 )
 from diskless.gateway.budget import Budget
@@ -46,13 +45,14 @@ from diskless.gateway.connection import (
     Request,
     describe_peer,
 )
+from diskless.gateway.lobby import DOOR, STRANGERS_MAX, Lobby
 from diskless.gateway.tls import RECEIVED_BYTES, TlsLayer
 from diskless.gateway.visitor import Visitor
 from diskless.identity.certificates import Certificates, Pair, server_context
-from diskless.identity.handshake import HANDSHAKE_TIMEOUT_S, Doorkeeper, Knock, Pending
+from diskless.identity.handshake import HANDSHAKE_TIMEOUT_S, Doorkeeper
 from diskless.identity.refusals import Refusals
 from diskless.protocol.frames import NO_LEADER, ROSTER_MASK
-from diskless.protocol.messages import Hello, Kind, Roster, Welcome
+from diskless.protocol.messages import Kind, Roster, Welcome
 
 CONNECTION_BYTES = 4 * 1024
 """What an idle connection takes, as measured with 2,000 of them."""
@@ -66,13 +66,8 @@ what is made for them and not fetched may take."""
 REPLIES_BYTES_MAX = 64 * MIB
 FILES_SPARE = 512
 """File descriptors that are kept for everything but clients."""
-STRANGERS_MAX = 256
-"""Connections that have not proved themselves; one more ends the eldest, which had the most
-time."""
 RECHECK_INTERVAL_S = 1.0
 """How often it is looked whether the tokens of open connections are still good."""
-DOOR = "gateway"
-"""In handshakes and in what is counted."""
 FRAME_TIMEOUT_S = 30.0
 """Silence in the middle of a frame after which its connection is closed."""
 REPLY_TIMEOUT_S = 30.0
@@ -132,7 +127,6 @@ class Backend(Protocol):
 class Counters:
     connections: int = 0
     connections_total: int = 0
-    connections_refused: int = 0
     frames_in: int = 0
     frames_out: int = 0
     bytes_in: int = 0
@@ -174,7 +168,6 @@ class Gateway:
         self.unix_path = ""
         self.tcp_port = 0
         self._backend = backend
-        self.doorkeeper = doorkeeper
         self.refusals = refusals or Refusals()
         self._tls: ssl.SSLContext | None = None
         self._authority = b""
@@ -184,13 +177,17 @@ class Gateway:
             self._use_certificate(tls.pair)
             tls.on_renewal(self._use_certificate)
         self._connection_bytes = CONNECTION_BYTES if tls is None else TLS_CONNECTION_BYTES
-        self._connections_max = connections_max or min(
+        visitors_max = connections_max or min(
             int(CONNECTIONS_SHARE * memory.bytes_max / self._connection_bytes),
             _files_max() - FILES_SPARE - strangers_max,
         )
-        self._strangers_max = strangers_max
+        self.lobby = Lobby(
+            doorkeeper,
+            strangers_max=strangers_max,
+            visitors_max=visitors_max,
+            timeout_s=hello_timeout_s,
+        )
         self._reply_timeout_s = reply_timeout_s
-        self._hello_timeout_s = hello_timeout_s
         self._frame_timeout_s = frame_timeout_s
         self._request_timeout_s = tuning.request_timeout_s
         self._sweep_interval_s = min(
@@ -201,9 +198,6 @@ class Gateway:
             reply_timeout_s / 4,
         )
         self._connections: set[Connection] = set()
-        self._strangers: dict[Connection, None] = {}
-        """Those of them that have not proved themselves, the eldest first."""
-        self._visitors = 0
         self._rechecked_at = 0.0
         self._started: set[Request] = set()
         self._servers: list[asyncio.Server] = []
@@ -320,56 +314,21 @@ class Gateway:
     def connection_made(self, connection: Connection) -> None:
         self._connections.add(connection)
         self.counters.connections = len(self._connections)
-        self._strangers[connection] = None
-        if len(self._strangers) > self._strangers_max:
-            eldest = next(iter(self._strangers))
-            del self._strangers[eldest]
-            eldest.refuse_and_close(
-                Unavailable(
-                    f"{self._strangers_max} connections to this agent have not proved who they "
-                    "are, and this is the eldest of them: come again"
-                )
-            )
-
-    def challenge(self, hello: Hello) -> Pending:
-        """Raises Unauthorized."""
-        pending = self.doorkeeper.challenge(Knock(hello.claims, hello.nonce), door=DOOR)
-        if pending.principal.is_agent:
-            raise Unauthorized(
-                "this door is for clients and admins, not for agents", why="wrong role"
-            )
-        return pending
-
-    def admit(self, connection: Connection) -> None:
-        """A stranger has proved itself. Raises Unavailable if there are too many already."""
-        if self._visitors >= self._connections_max:
-            self.counters.connections_refused += 1
-            raise Unavailable(
-                f"the agent has {self._connections_max} connections, as many as its memory and "
-                "open files allow: start the cluster with more --memory or --agents"
-            )
-        self._visitors += 1
-        self._strangers.pop(connection, None)
+        self.lobby.opened(connection)
 
     def connection_lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._strangers.pop(connection, None)
+        self.lobby.lost(connection)
         self.counters.connections = len(self._connections)
         if not self._connections:
             self._all_gone.set()
         if connection.visitor is not None:
-            self._visitors -= 1
             self._backend.disconnected(connection.number)
 
     def recheck(self) -> None:
-        """Ends the connections of those whose token has expired or was revoked."""
-        for connection in list(self._connections):
-            visitor = connection.visitor
-            if visitor is not None:
-                try:
-                    self.doorkeeper.check(visitor.principal.claims)
-                except Unauthorized as error:
-                    connection.refuse_and_close(error)
+        """Ends the connections of those whose token has expired or was revoked. It happens by
+        itself, a little later."""
+        self.lobby.recheck(self._connections)
 
     def view(self) -> tuple[int, int]:
         """The leader and the roster's version, as a reply's header carries them."""
@@ -459,16 +418,6 @@ class Gateway:
                 self.slow.pop(connection, None)
                 connection.give_up()
 
-    def _end_strangers(self, now: float) -> None:
-        while self._strangers:
-            eldest = next(iter(self._strangers))
-            if now - eldest.opened_at <= self._hello_timeout_s:
-                return
-            del self._strangers[eldest]
-            eldest.refuse_and_close(
-                DeadlineExceeded(f"no handshake within {self._hello_timeout_s:g} s")
-            )
-
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -477,7 +426,7 @@ class Gateway:
                 assert request.task is not None
                 request.expired = True
                 request.task.cancel()
-        self._end_strangers(now)
+        self.lobby.end_late(now)
         for connection in list(self._connections):
             if connection.is_silent(now, frame_timeout_s=self._frame_timeout_s):
                 connection.refuse_and_close(BadFrame("the rest of a frame did not come in time"))

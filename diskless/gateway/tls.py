@@ -150,7 +150,11 @@ class TlsLayer(asyncio.BufferedProtocol):
             self._below.resume_reading()
 
     def write(self, data: "Buffer") -> None:
-        self.writelines((data,))
+        if self._shaken and len(data) <= ENCRYPTED_BYTES:  # as nearly always
+            self._tls.write(data)
+            self._below.write(self._outgoing.read())
+        else:
+            self.writelines((data,))
 
     def writelines(self, parts: "Iterable[Buffer]") -> None:
         """Before the handshake has ended there is nobody to tell anything."""

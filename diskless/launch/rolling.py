@@ -32,9 +32,14 @@ class Restarted:
 
 
 def restart(
-    name: str, slots: Sequence[int] | None = None, *, progress: Progress
+    name: str,
+    slots: Sequence[int] | None = None,
+    *,
+    progress: Progress,
+    anew: bool = False,
 ) -> list[Restarted]:
-    """Restarts agents in the given order, or all of them with the leader last.
+    """Restarts agents in the given order, or all of them with the leader last; `anew` if Ray
+    shall tell them what the descriptor says now, and not what it said when they first began.
 
     `progress` is told how many are left. Raises LaunchFailed if the cluster does not
     become protected, BadRequest for an unknown slot.
@@ -52,7 +57,7 @@ def restart(
             _wait(
                 client, ClusterStatus.is_protected, f"before {slot_name(left[0])} can be restarted"
             )
-            done.append(_restart(name, client, left.pop(0)))
+            done.append(_restart(name, client, left.pop(0), anew=anew))
         progress(0)
         return done
 
@@ -65,7 +70,7 @@ def _all(client: Client) -> list[int]:
     return sorted(slots, key=lambda slot: slot == leader)
 
 
-def _restart(name: str, client: Client, slot: int) -> Restarted:
+def _restart(name: str, client: Client, slot: int, *, anew: bool) -> Restarted:
     before = client.status().agents[slot].incarnation
 
     def is_back(status: ClusterStatus) -> bool:
@@ -73,7 +78,9 @@ def _restart(name: str, client: Client, slot: int) -> Restarted:
         return agent.is_there() and agent.incarnation > before
 
     began_s = time.monotonic()
-    ray_cluster.kill(name, [slot])
+    ray_cluster.kill(name, [slot], stay_dead=anew)
+    if anew:
+        ray_cluster.revive(name, [slot])
     _wait(client, is_back, f"until {slot_name(slot)} serves again")
     took_s = time.monotonic() - began_s
     status = _wait(client, ClusterStatus.is_protected, f"after {slot_name(slot)} was restarted")

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from diskless.errors import BY_REASON, DisklessError, error_from_wire
-from diskless.model import Extent, Place, Stripe
+from diskless.model import Extent, Place, Stripe, TierOptions
 
 
 class _Command(Struct, frozen=True, tag=True, array_like=True):
@@ -265,6 +265,7 @@ class AttachTier(_Command, frozen=True, tag=True, array_like=True):
     epoch: int
     number: int
     who: str = ""
+    options: TierOptions = TierOptions()
 
 
 class DetachTier(_Command, frozen=True, tag=True, array_like=True):

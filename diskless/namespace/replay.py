@@ -8,19 +8,20 @@ with a restored state run the same over the same entries, so they begin alike.
 from typing import Any
 
 from diskless.errors import DisklessError
-from diskless.model import FileRecord
+from diskless.model import FileRecord, TierOptions
 from diskless.namespace import commands as c
 from diskless.namespace import edits, past, registry
 from diskless.namespace.btree import Leaf, in_order
 from diskless.namespace.journal import Entry, TokensForgotten, What, Written
+from diskless.namespace.sessions import EPOCH_SESSION_BITS
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.tree import Directory, File, Tree
 
 SWEEP_ENTRIES = 1000
 """Of what deletes left, taken apart with each entry."""
 EPOCH_FILE_BITS = 40
-EPOCH_SESSION_BITS = 48
-"""Where the epoch is in the ids of files and the numbers of sessions."""
+"""Where the epoch is in the ids of files; `sessions` says where in the numbers of sessions."""
+_NO_OPTIONS = TierOptions()
 
 
 class Diverged(Exception):
@@ -142,7 +143,15 @@ def _names_of(root: Directory, missing: set[int], whole: set[Any]) -> list[tuple
     return found
 
 
-def found(state: NamespaceState, *, uri: str, epoch: int, number: int, rewound: bool) -> None:
+def found(
+    state: NamespaceState,
+    *,
+    uri: str,
+    epoch: int,
+    number: int,
+    rewound: bool,
+    options: TierOptions = _NO_OPTIONS,
+) -> None:
     """Makes a restored state the first of a new cluster's: with the tier that it came from,
     whose manifest `number` is this cluster's own, and no sessions. Ids of files and numbers of
     sessions begin with the epoch, so that none that was given before means anything else.
@@ -152,6 +161,7 @@ def found(state: NamespaceState, *, uri: str, epoch: int, number: int, rewound: 
     """
     tier = state.tier
     tier.attached, tier.uri, tier.epoch, tier.number = True, uri, epoch, number
+    tier.options = options
     tier.horizon_change, tier.horizon_time_ms = tier.change, state.clock_ms
     tier.change += rewound
     state.begin_epoch(files=epoch << EPOCH_FILE_BITS, sessions=epoch << EPOCH_SESSION_BITS)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from diskless.model import AgentInfo, FileRecord, Stripe
+from diskless.model import AgentInfo, FileRecord, Stripe, TierOptions
 from diskless.namespace import commands as c
 from diskless.namespace import forest, marked
 from diskless.namespace.doomed import Job
@@ -140,6 +140,7 @@ def _tier(state: NamespaceState) -> Iterator[bytes]:
                 tier.horizon_file,
                 tier.last_segment,
                 tier.live_bytes,
+                tier.options,
             ],
         )
     )
@@ -375,7 +376,9 @@ class Restorer:
             tier.horizon_file,
             tier.last_segment,
             tier.live_bytes,
+            options,
         ) = values
+        tier.options = msgspec.convert(options, TierOptions)
 
     def _segments(self, rows: list[tuple[int, Segment]]) -> None:
         for number, segment in rows:

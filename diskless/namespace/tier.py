@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from diskless import policy
 from diskless.errors import BadRequest
-from diskless.model import FileRecord
+from diskless.model import FileRecord, TierOptions
 from diskless.namespace import commands as c
 from diskless.namespace.paged import Paged
 from diskless.namespace.weights import segment_bytes
@@ -59,6 +59,7 @@ class Tier:
     def __init__(self) -> None:
         self.attached = False
         self.uri = ""  # without credentials
+        self.options = TierOptions()
         self.epoch = 0
         self.number = 0
         """Of the last manifest."""
@@ -80,7 +81,9 @@ class Tier:
 
     @property
     def default_durability(self) -> str:
-        return policy.ASYNC if self.attached else policy.MEMORY
+        if not self.attached:
+            return policy.MEMORY
+        return self.options.durability or policy.ASYNC
 
     def place(self, id_: int) -> Kept | None:
         packed = self.places.get(id_)
@@ -96,10 +99,10 @@ class Tier:
 
     # -- changing -----------------------------------------------------------------
 
-    def attach(self, uri: str, *, epoch: int, number: int) -> None:
+    def attach(self, uri: str, *, epoch: int, number: int, options: TierOptions) -> None:
         """Its first round is whole: the change makes a gap before the next one."""
         self.attached = True
-        self.uri, self.epoch, self.number = uri, epoch, number
+        self.uri, self.epoch, self.number, self.options = uri, epoch, number, options
         self.change += 1
         self.horizon_change = self.horizon_op = self.horizon_time_ms = self.horizon_file = 0
 
@@ -195,9 +198,9 @@ def attach(state: "NamespaceState", command: c.AttachTier) -> c.Done:
     tier = state.tier
     if tier.attached and command.uri != tier.uri:
         raise BadRequest(f"the tier {tier.uri} is attached: detach it first")
-    if tier.attached and (command.epoch, command.number) == (tier.epoch, tier.number):
+    if tier.attached and command.epoch == tier.epoch and command.number <= tier.number:
         return c.Done(changed=False)
-    tier.attach(command.uri, epoch=command.epoch, number=command.number)
+    tier.attach(command.uri, epoch=command.epoch, number=command.number, options=command.options)
     if state.journal is not None:
         state.journal.restart(tier.change)
     return c.Done()

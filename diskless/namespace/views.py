@@ -3,7 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diskless.model import FileRecord
+from diskless.model import FileRecord, TierOptions
 from diskless.namespace.history import Snapshot
 from diskless.namespace.tier import Tier
 from diskless.namespace.tree import File, Node
@@ -64,6 +64,7 @@ class TierStatus(Struct, frozen=True, array_like=True):
     segments: int
     cold_files: int
     cold_bytes: int
+    options: TierOptions = TierOptions()
 
 
 def tier_place(tier: Tier, id_: int) -> TierPlace | None:
@@ -89,6 +90,7 @@ def tier_status(tier: Tier) -> TierStatus:
         len(tier.segments),
         len(tier.cold),
         tier.cold_bytes,
+        tier.options,
     )
 
 

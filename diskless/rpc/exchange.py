@@ -130,6 +130,9 @@ class Link:
             self._lost(error.details())
         except Unavailable as error:
             self._lost(error)
+        except Exception as error:  # a bug must not leave calls waiting, now and ever after
+            log.exception("no stream opened peer=%s", self._peer)
+            self._lost(f"{type(error).__name__}: {error}")
         else:
             self._tasks = [
                 asyncio.create_task(self._send(stream)),

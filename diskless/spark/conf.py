@@ -18,9 +18,9 @@ from typing import TypeVar
 from msgspec import Struct
 
 from diskless import paths
-from diskless.client import Client, connect
+from diskless.client import connect
 from diskless.client.descriptor import Descriptor, home, resolve, save
-from diskless.errors import BadRequest, DisklessError, NoCluster, Unauthorized
+from diskless.errors import AlreadyExists, BadRequest, DisklessError, NoCluster, Unauthorized
 from diskless.identity.claims import Credential, Role, parse_token
 from diskless.spark.jar import jar
 
@@ -66,8 +66,8 @@ def properties(
     same token. Without either it is that of $DISKLESS_TOKEN, that of the descriptor, or one
     for all paths. With `by_descriptor` they name a client's descriptor instead, which is
     written for it: every host that runs a driver or an executor must have that file there.
-    Raises NoCluster, SparkUnusable, BadRequest, and Unauthorized if there is neither a client's
-    token nor a key to make one.
+    Raises NoCluster, SparkUnusable, BadRequest, AlreadyExists if the grant's name was revoked,
+    and Unauthorized if there is neither a client's token nor a key to make one.
     """
     if token and grant is not None:
         raise BadRequest("a token says itself what it is for: give it, or paths, not both")
@@ -147,15 +147,24 @@ def _credential(found: Descriptor, grant: Grant | None) -> Credential:
 
 
 def _register(found: Descriptor, made: Credential) -> None:
-    """So that `diskless token ls` shows it, if that can be done now: it is good without."""
-    register = getattr(Client, "register_token", None)
-    if register is None:
-        return
+    """So that `diskless token ls` shows it, if that can be done now: it is good without. Raises
+    AlreadyExists if its name was revoked, and it is good for nothing."""
+    name = made.claims.name
     try:
         with connect(found.name, timeout_s=REGISTER_TIMEOUT_S) as client:
-            register(client, made.claims)
+            try:
+                client.register_token(made.claims)
+            except AlreadyExists:
+                if any(known.name == name and known.revoked_ms for known in client.tokens()):
+                    raise
+                log.warning(
+                    "token not listed name=%s: another has that name, and would be revoked with it",
+                    name,
+                )
+    except AlreadyExists:
+        raise
     except DisklessError as error:
-        log.warning("token not registered name=%s why=%s", made.claims.name, error)
+        log.warning("token not listed name=%s why=%s", name, error)
 
 
 def _jvm_runs() -> bool:

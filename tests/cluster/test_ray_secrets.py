@@ -2,6 +2,7 @@
 speak of them: starts, restarts, tickets, renewals, refusals, with the log at its loudest."""
 
 import base64
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -96,6 +97,8 @@ def live(run: Run, source: Path) -> None:
     run.do("chaos", "revive", "2")  # by a ticket: the file was gone
     run.do("tls", "renew")
     run.do("tls", "show", "--json")
+    run.do("token", "revoke", "q9")
+    run.do("token", "ls")
     run.do("up", *SETTINGS)
     wait_whole(run)
     for verb in ("status", "log"):
@@ -123,6 +126,23 @@ def test_nothing_is_in_a_log_or_any_other_file_of_the_cluster(run: Run) -> None:
     paths = log_files(run)
     assert any("worker" in path.name and path.suffix == ".err" for path in paths)
     assert {path: found for path in paths if (found := run.found_in(path.read_bytes()))} == {}
+
+
+def test_audit_files_tell_who_did_what_and_have_no_key(run: Run) -> None:
+    found = sorted((descriptor.home() / "audit").rglob("audit-agent-*.log"))
+    assert [path.name for path in found] == [f"audit-agent-{slot}.log" for slot in range(3)]
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in found)
+    lines = [json.loads(line) for path in found for line in path.read_text().splitlines()]
+    puts = [line for line in lines if line["text"].startswith("put /q1/f ")]
+    assert {line["who"] for line in puts} == {"admin"}
+    kinds = {line["kind"] for line in lines}
+    assert {"put", "token", "session", "gap", "refused"} <= kinds
+    refused = " ".join(line["text"] for line in lines if line["kind"] == "refused")
+    assert "Forbidden: drain needs the admin's key" in refused
+    assert [path for path in found if run.found_in(path.read_bytes())] == []
+    status = run.program.ok("status")
+    assert status["audit_dropped"] == 0
+    assert run.program.ok("log", "--path", "/q1/f", "--who", "admin", "--since", "1h")
 
 
 def test_nothing_is_in_what_programs_said(run: Run) -> None:

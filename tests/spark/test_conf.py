@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from diskless.client import descriptor
+from diskless.client import Client, descriptor
 from diskless.client.descriptor import Descriptor, descriptor_path
-from diskless.errors import BadRequest, Unauthorized
+from diskless.errors import AlreadyExists, BadRequest, Unauthorized
 from diskless.identity.claims import Claims, Role, parse_token
 from diskless.launch.local import LocalCluster
 from diskless.node import gateway_port
@@ -83,6 +83,22 @@ def test_a_grant_is_what_the_token_claims(cluster: LocalCluster) -> None:
     claims = claims_of(properties(cluster.uri, grant=grant))
     assert claims.paths == ("/checkpoints/q1", "/tables")
     assert (claims.name, claims.writes, claims.expires_s) == ("q1", False, 99)
+
+
+def test_a_token_that_was_made_is_listed_and_a_revoked_name_is_refused(
+    client: Client, cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = Grant(paths=("/a",), name="listed")
+    properties(cluster.uri, grant=made)
+    properties(cluster.uri, grant=made)
+    assert [known.paths for known in client.tokens() if known.name == "listed"] == [["/a"]]
+    assert not caplog.records
+    other = properties(cluster.uri, grant=Grant(paths=("/b",), name="listed"))
+    assert claims_of(other).paths == ("/b",)  # as good as any
+    assert "another has that name" in caplog.text
+    client.revoke_token("listed")
+    with pytest.raises(AlreadyExists, match="revoked: choose another name"):
+        properties(cluster.uri, grant=made)
 
 
 def test_configure_takes_a_token_or_paths(spark: Any, cluster: LocalCluster) -> None:

@@ -1,5 +1,6 @@
 """Streams as clients: bound to a path, cut off, and over encrypted doors."""
 
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.support import BRISK, eventually
 
 pytestmark = pytest.mark.usefixtures("end_all")
 
-NAME = "bound"
+NAME = "test.diskless.name"
 PROVIDERS = [
     pytest.param({}, id="hdfs"),
     pytest.param({streams.PROVIDER: streams.ROCKSDB, streams.CHANGELOG: True}, id="rocksdb"),
@@ -24,9 +25,11 @@ PROVIDERS = [
 
 @pytest.fixture
 def bound(spark: SparkSession, cluster: LocalCluster, path: str) -> SparkSession:
-    """A session whose token is for `path` alone."""
+    """A session whose token is for `path` alone, and has a name of its own."""
     session = spark.newSession()
-    session.conf.set("fs.diskless.token", cluster.token(path, name=NAME))
+    name = f"q{secrets.token_hex(4)}"
+    session.conf.set(NAME, name)
+    session.conf.set("fs.diskless.token", cluster.token(path, name=name))
     session.conf.set("fs.diskless.impl.disable.cache", "true")  # Hadoop shares by URI alone
     session.conf.set("spark.sql.shuffle.partitions", "2")
     return session
@@ -58,25 +61,22 @@ def test_a_stream_elsewhere_is_refused_in_one_line_and_leaves_nothing(
     with pytest.raises(Exception, match="AccessControlException") as refused:
         streams.run(totals(feed.stream(bound)), f"diskless://{path}-not", Said())
     lines = [line for line in str(refused.value).splitlines() if "AccessControl" in line]
-    assert f"{path}-not is not covered by the token {NAME!r}, which is for {path}" in lines[0]
+    assert (
+        f"{path}-not is not covered by the token {bound.conf.get(NAME)!r}, which is for {path}"
+        in lines[0]
+    )
     assert not client.exists(f"{path}-not")
 
 
 def test_a_stream_whose_token_is_revoked_ends_and_says_so(
-    bound: SparkSession, cluster: LocalCluster, path: str
+    bound: SparkSession, client: Client, path: str
 ) -> None:
     numbers = Numbers(rows=100, keys=10)
     query = streams.start(totals(numbers.stream(bound)), f"diskless://{path}", Said())
     streams.await_batch(query, 0)
-    before = {node: node.doorkeeper.revoked for node in cluster.nodes.values()}
-    try:
-        for node in before:
-            node.doorkeeper.revoked = {NAME}
-        eventually(lambda: not query.isActive, streams.QUERY_S_MAX)
-    finally:
-        for node, revoked in before.items():
-            node.doorkeeper.revoked = revoked
-    assert f"the token {NAME!r} was revoked" in str(query.exception())
+    client.revoke_token(bound.conf.get(NAME))
+    eventually(lambda: not query.isActive, streams.QUERY_S_MAX)
+    assert f"the token {bound.conf.get(NAME)!r} was revoked" in str(query.exception())
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -14,7 +14,7 @@ LAYERS = (
     {"errors", "config", "paths", "model", "checksum", "malloc"},
     {"identity"},
     {"codec", "placement", "repair", "plan", "policy", "namespace", "protocol"},
-    {"agent"},
+    {"agent", "tier"},
     {"rpc", "gateway"},
     {"node", "client"},
     {"launch", "spark"},
@@ -26,12 +26,14 @@ LAYERS = (
 those named below."""
 NEIGHBOURS = {("config", "errors"), ("paths", "errors"), ("model", "errors"),
               ("repair", "placement"), ("namespace", "repair"),
-              ("namespace", "policy")}  # fmt: skip
+              ("namespace", "policy"), ("tier", "agent")}  # fmt: skip
 HOMES = {
     "grpc": {"rpc", "bench"},
     "ray": {"launch"},
     "pyeclib": {"codec", "bench"},
     "cryptography": {"identity"},
+    "obstore": {"tier"},
+    "zstandard": {"tier"},
 }
 """The benchmark measures the libraries themselves."""
 TOP = {"__init__", "__main__"}

@@ -60,6 +60,7 @@ READS: list[tuple[Kind, Any]] = [
     (Kind.SNAPSHOTS, m.Snapshots("%")),
     (Kind.DIFF, m.Diff("%", "a")),
     (Kind.USAGE, m.Usage("%")),
+    (Kind.POLICY, m.Policy("%")),
 ]
 NO_PATH: list[tuple[Kind, Any]] = [
     (Kind.SESSION, m.Empty()),
@@ -74,7 +75,19 @@ FOR_ALL: list[tuple[Kind, Any]] = [
     (Kind.READ, m.Read([])),
     (Kind.SNAPSHOTS, m.Snapshots()),
 ]
-FOR_ADMINS: list[tuple[Kind, Any]] = [(Kind.DRAIN, m.Drain(0)), (Kind.FAULTS, m.Faults())]
+FOR_ADMINS: list[tuple[Kind, Any]] = [
+    (Kind.DRAIN, m.Drain(0)),
+    (Kind.RENEW, m.Renew()),
+    (Kind.ISSUE_TOKEN, m.IssueToken("t", ["/p"])),
+    (Kind.REVOKE_TOKEN, m.RevokeToken("t")),
+    (Kind.TOKENS, m.Tokens()),
+    (Kind.FAULTS, m.Faults()),
+    (Kind.SET_POLICY, m.SetPolicy("/p", "durability", "sync")),
+    (Kind.REMOVE_POLICY, m.RemovePolicy("/p")),
+    (Kind.FLUSH, m.Flush()),
+    (Kind.ATTACH_TIER, m.AttachTier("file:///t", 1, 0)),
+    (Kind.DETACH_TIER, m.DetachTier()),
+]
 
 
 def at(meta: Any, path: str) -> Any:

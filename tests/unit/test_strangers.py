@@ -19,7 +19,7 @@ from diskless.client.client import Client
 from diskless.client.descriptor import Descriptor
 from diskless.config import MIB
 from diskless.errors import Unauthorized
-from diskless.gateway.server import STRANGERS_MAX
+from diskless.gateway.lobby import STRANGERS_MAX
 from diskless.identity.claims import Credential, Keyring
 from diskless.identity.handshake import Doorkeeper
 from diskless.identity.refusals import Refusals
@@ -172,7 +172,7 @@ def test_thousands_of_strangers_are_never_more_than_a_few_and_hold_nothing(idle,
                     stranger.sendall(pack_header(Kind.HELLO, 1, meta_bytes=HELLO_BYTES_MAX)[:20])
                 if number % 3:
                     stranger.detach()  # It stays open, and says no more.
-            assert len(idle.gateway._strangers) <= STRANGERS_MAX
+            assert len(idle.gateway.lobby.strangers) <= STRANGERS_MAX
     member.send(Kind.STAT, m.Stat("/a"))
     assert member.receive()[0].kind == Kind.DONE
     assert idle.still_serves()
@@ -397,7 +397,7 @@ def test_a_client_whose_token_is_revoked_while_it_works_is_told_so(cluster):
         client = Client(caller)
         client.write("/q/a", b"1")
         for gateway in cluster.gateways.values():
-            gateway.doorkeeper.revoked = {"q"}
+            gateway.lobby.doorkeeper.revoked = {"q"}
             cluster._thread.loop.call_soon_threadsafe(gateway.recheck)
         wait_until(
             lambda: not any(g.counters.connections for g in cluster.gateways.values()), "it is out"

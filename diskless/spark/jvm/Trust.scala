@@ -61,7 +61,7 @@ private[spark] final case class Trust(authority: String, byHost: Boolean) {
 
 private[spark] object Trust {
   private val Protocol = "TLSv1.3"
-  /** Whoever speaks TLS 1.3 has it, and it costs a JVM the least: ChaCha20 costs it 15 times that. */
+  /** Whoever speaks TLS 1.3 has it. It costs a JVM the least: ChaCha20 takes 15 times as long. */
   private val CipherSuite = "TLS_AES_128_GCM_SHA256"
 
   /** From a property: a certificate, PEM or DER, in base64. None if it is empty. */

@@ -48,6 +48,20 @@ class TlsSuite extends Suite {
     }
   }
 
+  test("small replies that have come together are all delivered") { env =>
+    withGateway(env, "good") { gateway =>
+      val connection = gateway.connect(trust(env))
+      val requests = (0 until 200).map(n => stat(s"/$n"))
+      requests.foreach(connection.send(_, soon))
+      gateway.await(requests.size)
+      val answered = new CountDownLatch(1)
+      IoThread.shared.execute(() => answered.await()) // So that they wait in the socket.
+      try requests.indices.foreach(n => gateway.answer(s"/$n"))
+      finally answered.countDown()
+      requests.foreach(request => Check.that(soon.await(request.reply).isDefined))
+    }
+  }
+
   test("whoever has another certificate gets nothing, and is said so") { env =>
     val wrong = Map(
       "stranger" -> "not signed by the cluster's authority", "expired" -> "has expired",

@@ -14,6 +14,7 @@ from diskless.launch.local import LocalCluster
 from diskless.namespace import commands as c
 from diskless.namespace.events import EVENTS_MAX
 from diskless.node import Node
+from tests.cluster.test_tokens import TokenHand
 from tests.conftest import Connect, StartCluster
 from tests.support import eventually, kill, leader, on_loop
 
@@ -135,6 +136,54 @@ def test_whoever_listens_is_told_on_every_agent(start: StartCluster, connect: Co
     eventually(lambda: told == set(range(AGENTS)))
 
 
+def connected(cluster: LocalCluster) -> set[str]:
+    """Who has a connection to any agent."""
+    doors = [node.gateway for node in cluster.nodes.values()]
+    visitors = [connection.visitor for door in doors for connection in door._connections]
+    return {visitor.principal.name for visitor in visitors if visitor is not None}
+
+
+@pytest.mark.parametrize("loss", ["nobody", "the leader", "k agents"])
+def test_a_revoked_token_is_good_nowhere_and_ends_its_connections(
+    start: StartCluster, connect: Connect, loss: str
+) -> None:
+    cluster = start(**SHAPE)
+    admin = connect(cluster)
+    tokens = {name: cluster.token("/p", name=name) for name in ("q1", "q2")}
+    clients = {name: connect(cluster, token=token) for name, token in tokens.items()}
+    for name, client in clients.items():
+        client.write(f"/p/{name}", b"1")
+    if loss == "the leader":
+        kill(cluster, leader(cluster).slot)
+    elif loss == "k agents":
+        kill(cluster, 1, AGENTS - 1)
+    admin.revoke_token("q1")
+    eventually(lambda: knowing(cluster, "q1") == sorted(cluster.nodes))
+    with pytest.raises(Unauthorized, match="'q1' was revoked"):
+        clients["q1"].read("/p/q1")
+    for slot in cluster.nodes:
+        with pytest.raises(Unauthorized, match="'q1' was revoked"):
+            TokenHand(cluster, slot, tokens["q1"])
+        TokenHand(cluster, slot, tokens["q2"]).connection.close()
+    eventually(lambda: on_loop(cluster, lambda: "q1" not in connected(cluster)))
+    assert clients["q2"].read("/p/q1") == b"1"
+    assert "q2" in on_loop(cluster, lambda: connected(cluster))
+    eventually(lambda: admin.status().refused.get("revoked", 0) >= len(cluster.nodes))
+
+
+def test_only_an_admin_issues_lists_and_revokes(start: StartCluster, connect: Connect) -> None:
+    cluster = start(agents=3, data_shards=1, parity_shards=1)
+    client = connect(cluster, token=cluster.token("/", name="q1"))
+    for refused in (
+        lambda: client.issue_token("mine", paths=["/"], writes=True),
+        lambda: list(client.tokens()),
+        lambda: client.revoke_token("q1"),
+    ):
+        with pytest.raises(Forbidden, match="admin"):
+            refused()
+    assert list(connect(cluster).tokens()) == []
+
+
 # Whose events are, and audit files.
 
 
@@ -167,6 +216,12 @@ def test_events_say_whose_they_are_and_are_chosen_by_that(
     assert texts(client, path="/b") == ["rename /a/1 to /b"]
     assert texts(client, path="/a/1") == ["put /a/1 1 B", "rename /a/1 to /b"]
     assert texts(client, who="nobody") == []
+    other = connect(audited, token=audited.token("/a", "/b", name="q1"))
+    other.write("/a/2", b"1")
+    assert texts(client, who="q1", path="/") == ["put /a/2 1 B"]
+    assert texts(other) == ["put /a/1 1 B", "rename /a/1 to /b", "put /a/2 1 B"]
+    bound = connect(audited, token=audited.token("/a", name="q2"))
+    assert texts(bound) == ["put /a/1 1 B", "put /a/2 1 B"]
     assert all(event.who == "" for event in client.events() if event.kind in ("up", "limit"))
 
 
