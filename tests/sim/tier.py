@@ -43,7 +43,7 @@ class TierModel:
     def _tier(self, command: c.Command) -> _Answer:
         match command:
             case c.AttachTier(epoch=epoch, number=number):
-                if self.attached and self.newest == (epoch, number):
+                if self.attached and self.newest[0] == epoch and number <= self.newest[1]:
                     return "done", 0, False
                 self.attached, self.newest, self.horizon = True, (epoch, number), 0
                 self.change += 1

@@ -5,12 +5,12 @@ import pytest
 
 from diskless import policy
 from diskless.errors import BadRequest
-from diskless.model import Extent
+from diskless.model import Extent, TierOptions
 from diskless.namespace import commands as c
 from diskless.namespace import journal as j
 from diskless.namespace import picture, tier
 from diskless.namespace import queries as q
-from diskless.namespace.replay import Diverged, Replayer, drop_missing, found
+from diskless.namespace.replay import Diverged, Replayer, found
 from diskless.namespace.replication import NamespaceMachine
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.tier import Kept
@@ -482,6 +482,16 @@ def test_files_are_durable_that_any_durable_path_leads_to() -> None:
     assert {path for path, id_ in ids.items() if id_ in found_} == ids.keys() - {"/tmp/a/2"}
 
 
+def test_what_no_policy_speaks_of_asks_for_what_the_tier_was_attached_with() -> None:
+    world = World()
+    world.do(c.AttachTier(URI, 1, 0, options=TierOptions(durability="memory")))
+    ids = [world.put(path).number for path in ("/a", "/d/b")]
+    world.do(c.SetPolicy("/d", "durability", "async"))
+    world.do(c.Mark())
+    assert picture.has_memory(world.state)
+    assert [id_ for some in picture.durable_files(world.state) for id_ in some] == ids[1:]
+
+
 def test_with_no_path_that_asks_for_memory_all_files_are_durable() -> None:
     world = tiered()
     world.do(c.SetPolicy("/d", "durability", "sync"))
@@ -502,14 +512,18 @@ def test_what_the_tier_has_not_is_absent_after_a_restore_also_in_snapshots() -> 
     for id_ in [*gone, 6]:
         state.tier.forget(id_)
     times = {path: what for path, what in below(state.tree.root).items() if isinstance(what, int)}
-    assert drop_missing(state) == 9
+    change = state.tier.change
+    assert found(state, uri=URI, epoch=2, number=5, rewound=False) == 9
+    assert state.tier.horizon_change == change
+    assert state.tier.change == change + 1, "so that the next manifest is whole"
     assert "/d/x" in below(state.tree.root)
     assert not any("/tmp/" in path and "x" in path for path in below(state.tree.root))
     assert below(state.tree.root).items() >= times.items(), "nobody has changed directories"
     (kept, other) = state.history.by_id.values()
     assert [path for path, what in below(kept.root).items() if isinstance(what, tuple)] == ["/d/x"]
     assert len(state.files) == 1
-    assert drop_missing(state) == 0
+    assert found(state, uri=URI, epoch=3, number=6, rewound=False) == 0
+    assert state.tier.horizon_change == state.tier.change
     check_counts(state)
     assert other.root is state.tree.find("/d"), "what is whole stays shared"
 
