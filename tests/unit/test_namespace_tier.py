@@ -303,6 +303,7 @@ class TierMachine(NamespaceMachine):
         for rows in (self.known, self.offered, self.history):
             rows.clear()
         self.elapsed_ms = self.op = 0
+        self.clock_ms = state.clock_ms  # of the last change, and not of the last command
         self.session = self.epoch << 48
         self.walk = self.base = None
         self.form()
