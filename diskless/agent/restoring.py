@@ -53,8 +53,9 @@ async def restore(
             raise
         raise DamagedTier(f"manifest {number} of {tier.uri} makes no sense: {error}") from error
     state.tier.last_segment = max(state.tier.last_segment, *named, 0)
-    gone = replay.drop_missing(state)
-    replay.found(state, uri=uri, epoch=epoch, number=number, rewound=rewound, options=options)
+    gone = replay.found(
+        state, uri=uri, epoch=epoch, number=number, rewound=rewound, options=options
+    )
     log.info(
         "namespace restored manifest=%d change=%d files=%d left_out=%d",
         number, state.tier.change, state.tree.files, gone,

@@ -60,11 +60,6 @@ class _Kept(Struct, frozen=True, gc=False):
     cut: bool
 
 
-class _Filed(Struct, frozen=True, gc=False):
-    files: int
-    number: int
-
-
 class _Forgotten(Struct, frozen=True, gc=False):
     path: str
     name: str
@@ -92,10 +87,10 @@ _Small = (
     | c.AttachTier
     | c.DetachTier
 )
-_UNTOLD = c.Sweep | c.Horizon | c.Mark | c.Unmark
-"""The delete has been noted, and many sweeps follow a large one. What the drain does without a
-break is told by what it keeps."""
-_What = _Filed | _Put | _Relocated | _Repaired | _Reaped | _Doubted | _Kept | _Forgotten | _Small
+_UNTOLD = c.Sweep | c.Keep | c.Horizon | c.Mark | c.Unmark
+"""The delete has been noted, and many sweeps follow a large one. What the drain says, second
+after second, is in the status of the tier."""
+_What = _Put | _Relocated | _Repaired | _Reaped | _Doubted | _Kept | _Forgotten | _Small
 
 
 class Note(Struct, frozen=True, gc=False):
@@ -222,8 +217,6 @@ def _shortened(command: c.Command) -> _What:
             return _Repaired(len(moves), sum(len(move.places) for move in moves))
         case c.Reap():
             return _Reaped(len(command.stripes))
-        case c.Keep():
-            return _Filed(len(command.rows), command.number)
         case c.Doubt():
             return _Doubted(len(command.writers))
         case c.Mkdirs() | c.Delete():
@@ -243,7 +236,7 @@ def _shortened(command: c.Command) -> _What:
             return replace(command, paths=_named(paths))
         case c.SetPolicy() | c.RemovePolicy():
             return replace(command, path=_cut(command.path), key=_cut(command.key))
-        case c.Commit() | c.Sweep() | c.Horizon() | c.Mark() | c.Unmark():
+        case c.Commit() | c.Sweep() | c.Keep() | c.Horizon() | c.Mark() | c.Unmark():
             raise AssertionError("one event for each of its puts, and none")
         case _:
             return command
@@ -330,30 +323,21 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
         case c.RevokeToken(name):
             return "token", f"token {name} revoked" + (", which it was" if idle else "")
         case c.SetPolicy() | c.RemovePolicy():
-            return _words_of_policies(what, number, idle=idle)
-        case _Filed() | c.AttachTier() | c.DetachTier():
-            return _words_of_the_tier(what, number)
+            return _words_of_policies(what, idle=idle)
+        case c.AttachTier(uri, epoch, manifest):
+            known = ", which it was" if idle else f" at manifest {manifest} of epoch {epoch}"
+            return "tier", f"tier {uri} attached{known}"
+        case c.DetachTier():
+            left = f", {_count(number, 'file')} left to forget" if number else ""
+            return "tier", f"tier detached{left}"
 
 
-def _words_of_policies(
-    what: c.SetPolicy | c.RemovePolicy, number: int, *, idle: bool
-) -> tuple[str, str]:
+def _words_of_policies(what: c.SetPolicy | c.RemovePolicy, *, idle: bool) -> tuple[str, str]:
     if isinstance(what, c.SetPolicy):
         known = ", which it was" if idle else ""
         return "policy", f"policy of {what.path}: {what.key}={what.value}{known}"
-    which = what.key or f"{number} of them"
-    return "policy", f"policy of {what.path} removed: {which}" + (", of none" if idle else "")
-
-
-def _words_of_the_tier(what: _Filed | c.AttachTier | c.DetachTier, number: int) -> tuple[str, str]:
-    match what:
-        case _Filed(_, manifest):
-            return "tier", f"kept {_count(number, 'file')} by manifest {manifest}"
-        case c.AttachTier(uri, epoch, manifest):
-            return "tier", f"tier {uri} attached, epoch {epoch}, manifest {manifest}"
-        case c.DetachTier():
-            left = f", {_count(number, 'place')} left to forget" if number else ""
-            return "tier", f"tier detached{left}"
+    lacked = ", which it had not" if idle else ""
+    return "policy", f"policy of {what.path} removed: {what.key or 'all'}{lacked}"
 
 
 def _words_of_the_past(

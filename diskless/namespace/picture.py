@@ -18,7 +18,7 @@ from diskless.namespace import forest
 from diskless.namespace.btree import Inner, Leaf, in_order
 from diskless.namespace.history import Snapshot
 from diskless.namespace.marked import Marked
-from diskless.namespace.policies import rows_of
+from diskless.namespace.policies import asks_for_memory, rows_of
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.tokens import Token
 from diskless.namespace.tree import Directory, File
@@ -275,8 +275,7 @@ def restore_picture(state: NamespaceState, chunks: Iterable[bytes]) -> None:
 def has_memory(state: NamespaceState) -> bool:
     """Whether some path of the marked moment asks for `memory`: else the tier is to have all."""
     assert state.marked is not None
-    asked = state.marked.policies.values()
-    return any(own.get(policy.DURABILITY) == policy.MEMORY for own in asked)
+    return asks_for_memory(state.marked.policies, default=state.tier.default_durability)
 
 
 def durable_files(state: NamespaceState) -> Iterator[list[int]]:
@@ -286,10 +285,13 @@ def durable_files(state: NamespaceState) -> Iterator[list[int]]:
     marked = state.marked
     assert marked is not None
     tops = [(marked.root, "/"), *((one.root, one.path) for one in _snapshots(state, marked))]
+    default = state.tier.default_durability
     seen: set[Any] = set()
     found: list[int] = []
     for top, path in tops:
-        for steps, id_ in enumerate(_durable(marked.policies, top, path, seen), start=1):
+        asked = policy.effective(marked.policies, path, policy.DURABILITY, default=default)
+        walk = _durable(marked.policies, top, path, asked.value, seen)
+        for steps, id_ in enumerate(walk, start=1):
             if id_:
                 found.append(id_)
             if steps % WALK_STEPS == 0:
@@ -299,9 +301,10 @@ def durable_files(state: NamespaceState) -> Iterator[list[int]]:
     yield found
 
 
-def _durable(table: policy.Table, top: Directory, path: str, seen: set[Any]) -> Iterator[int]:
+def _durable(
+    table: policy.Table, top: Directory, path: str, asked: str, seen: set[Any]
+) -> Iterator[int]:
     """The ids of durable files below a path; a 0 for all else that was looked at."""
-    asked = policy.effective(table, path, policy.DURABILITY, default=policy.ASYNC).value
     pending: list[tuple[Any, str, str]] = [(top, path, asked)]
     while pending:
         thing, path, asked = pending.pop()

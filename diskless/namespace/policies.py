@@ -32,6 +32,10 @@ class Policies:
     def effective(self, path: str, key: str, *, default: str) -> Effective:
         return policy.effective(self.table, path, key, default=default)
 
+    def asks_for_memory(self, *, default: str) -> bool:
+        """Whether any path at all does."""
+        return asks_for_memory(self.table, default=default)
+
     def first_with(self, key: str, value: str) -> str:
         """Some path that asks for it; empty if none does."""
         return next((path for path, own in self.table.items() if own.get(key) == value), "")
@@ -76,6 +80,11 @@ class Policies:
     def _replace(self, table: dict[str, dict[str, str]]) -> None:
         self.table = table
         self.bytes_used = sum(policy_bytes(path, own) for path, own in table.items())
+
+
+def asks_for_memory(table: policy.Table, *, default: str) -> bool:
+    asked = (own.get(policy.DURABILITY) for own in table.values())
+    return default == policy.MEMORY or policy.MEMORY in asked
 
 
 def rows_of(table: policy.Table) -> list[tuple[str, str, str]]:

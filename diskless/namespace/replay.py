@@ -98,7 +98,6 @@ def drop_missing(state: NamespaceState) -> int:
         snapshot.root = view.root
     while state.doomed:
         state.sweep(SWEEP_ENTRIES)
-    tier.change += 1  # so that the next manifest is whole
     return gone
 
 
@@ -154,21 +153,24 @@ def found(
     number: int,
     rewound: bool,
     options: TierOptions = _NO_OPTIONS,
-) -> None:
+) -> int:
     """Makes a restored state the first of a new cluster's: with the tier that it came from,
     whose manifest `number` is this cluster's own, and no sessions. Ids of files and numbers of
-    sessions begin with the epoch, so that none that was given before means anything else.
+    sessions begin with the epoch, so that none that was given before means anything else. How
+    many names were dropped, of files that the tier has not.
 
-    If the chain has been `rewound`, to an earlier manifest than its last, or names are missing,
-    the next manifest is whole.
+    If some were, or if the chain has been `rewound`, to an earlier manifest than its last, the
+    next manifest is whole: this is not the state that the last one speaks of.
     """
     tier = state.tier
+    dropped = drop_missing(state)
     tier.attached, tier.uri, tier.epoch, tier.number = True, uri, epoch, number
     tier.options = options
     tier.horizon_change, tier.horizon_time_ms = tier.change, state.clock_ms
-    tier.change += rewound
+    tier.change += rewound or dropped > 0
     state.begin_epoch(files=epoch << EPOCH_FILE_BITS, sessions=epoch << EPOCH_SESSION_BITS)
     tier.horizon_file = state.last_file
     state.op = tier.horizon_op = 0
     if state.journal is not None:
         state.journal.restart(tier.change)
+    return dropped

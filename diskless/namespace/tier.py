@@ -162,31 +162,21 @@ class Tier:
 
 
 def _fits(kept: Kept) -> bool:
-    return (
-        0 <= kept.segment < 1 << _SEGMENT_BITS
-        and 0 <= kept.offset < 1 << _OFFSET_BITS
-        and 0 < kept.stored_bytes < 1 << _STORED_BITS
-        and 0 <= kept.flags < 1 << _FLAG_BITS
-    )
+    """Whether it can be packed."""
+    flags, size, at, segment = kept.flags, kept.stored_bytes, kept.offset, kept.segment
+    wide = flags >> _FLAG_BITS or size >> _STORED_BITS
+    return not (wide or size == 0 or at >> _OFFSET_BITS or segment >> _SEGMENT_BITS)
 
 
 def _pack(kept: Kept) -> int:
-    assert _fits(kept)
-    return (
-        kept.segment << _SEGMENT_AT
-        | kept.offset << _OFFSET_AT
-        | kept.stored_bytes << _STORED_AT
-        | kept.flags
-    )
+    low = kept.stored_bytes << _STORED_AT | kept.flags
+    return kept.segment << _SEGMENT_AT | kept.offset << _OFFSET_AT | low
 
 
 def _unpack(packed: int) -> Kept:
-    return Kept(
-        packed >> _SEGMENT_AT,
-        packed >> _OFFSET_AT & (1 << _OFFSET_BITS) - 1,
-        packed >> _STORED_AT & (1 << _STORED_BITS) - 1,
-        packed & (1 << _FLAG_BITS) - 1,
-    )
+    stored_bytes = packed >> _STORED_AT & (1 << _STORED_BITS) - 1
+    offset = packed >> _OFFSET_AT & (1 << _OFFSET_BITS) - 1
+    return Kept(packed >> _SEGMENT_AT, offset, stored_bytes, packed & (1 << _FLAG_BITS) - 1)
 
 
 # -- commands -----------------------------------------------------------------------
@@ -261,7 +251,8 @@ def move_horizon(state: "NamespaceState", command: c.Horizon) -> c.Done:
     """Never back: what a leader says that does not lead any more changes nothing."""
     tier = state.tier
     stale = (command.epoch, command.number) <= (tier.epoch, tier.number)
-    if not tier.attached or stale or command.change < tier.horizon_change:
+    known = tier.horizon_change <= command.change <= tier.change
+    if not tier.attached or stale or not known:
         return c.Done(changed=False)
     tier.epoch, tier.number = command.epoch, command.number
     tier.horizon_change = command.change

@@ -45,7 +45,7 @@ REFUSAL_BYTES = 88
 TOKEN_BYTES = 328
 """A token in its tables, revoked as it may be, beside its name and its paths."""
 
-POLICY_BYTES = 160
+POLICY_BYTES = 208
 """A path's policies in their table, beside the characters of the path."""
 KEPT_BYTES = 120
 """Where a file lies in the tier."""

@@ -174,7 +174,11 @@ class ChainDraft:
 
     async def append(self, *, change: int, op: int, time_ms: int, last_file: int) -> Landed:
         finished = await self._round.finish(
-            op=change, time_ms=time_ms, last_file=last_file, whole=self._whole
+            op=change,
+            time_ms=time_ms,
+            last_file=last_file,
+            whole=self._whole,
+            points=None if self._round.after is not None else (),
         )
         landed = await self._port.append(finished)
         if landed.round_id != self.round_id:
@@ -182,7 +186,7 @@ class ChainDraft:
         return msgspec.structs.replace(landed, op=op)
 
     async def abandon(self) -> None:
-        await self._round.abandon()
+        await self._round.__aexit__()
 
 
 def _landed(manifest: Manifest, rows: Sequence[manifests.FileRow]) -> Landed:

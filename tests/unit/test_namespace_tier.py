@@ -15,7 +15,7 @@ from diskless import policy
 from diskless.namespace import commands as c
 from diskless.namespace import journal as j
 from diskless.namespace import picture
-from diskless.namespace.replay import Replayer, drop_missing, found
+from diskless.namespace.replay import Replayer, found
 from diskless.namespace.snapshot import Restorer
 from diskless.namespace.snapshot import snapshot as transfer
 from diskless.namespace.state import NamespaceState
@@ -286,15 +286,10 @@ class TierMachine(NamespaceMachine):
         for n, id_ in enumerate(list(state.tier.cold)):
             state.tier.add_segment(1, "segment-1", 1000)
             state.tier.keep(id_, Kept(1, n, 1, 0))
-        assert drop_missing(state) == 0
         self.epoch += 1
-        found(
-            state,
-            uri=URI,
-            epoch=self.epoch,
-            number=self.number + 1,
-            rewound=data.draw(st.booleans()),
-        )
+        rewound = data.draw(st.booleans())
+        number = self.number + 1
+        assert found(state, uri=URI, epoch=self.epoch, number=number, rewound=rewound) == 0
         self.number += 1
         self.begin_with(state)
 
@@ -308,6 +303,7 @@ class TierMachine(NamespaceMachine):
         for rows in (self.known, self.offered, self.history):
             rows.clear()
         self.elapsed_ms = self.op = 0
+        self.clock_ms = state.clock_ms  # of the last change, and not of the last command
         self.session = self.epoch << 48
         self.walk = self.base = None
         self.form()

@@ -375,7 +375,7 @@ def test_the_dump_shows_every_part_that_a_state_and_its_ledger_have() -> None:
         "marked", "journal",
     }  # fmt: skip
     assert set(vars(state.tier)) == {
-        "attached", "uri", "epoch", "number", "change", "horizon_change", "horizon_op",
+        "attached", "uri", "options", "epoch", "number", "change", "horizon_change", "horizon_op",
         "horizon_time_ms", "horizon_file", "last_segment", "segments", "places", "cold",
         "cold_bytes", "live_bytes", "segments_bytes_used",
     }  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from diskless import policy
+from diskless import paths, policy
 from diskless.agent.ports import FileRow, SegmentRow
 from diskless.model import FileRecord
 from diskless.namespace import commands as c
@@ -62,7 +62,7 @@ async def increment(state: NamespaceState, journal: Journal) -> Increment | None
     )
     alive = [state.files[id_].record for id_ in found if id_ in state.files]
     entries = journal.after(tier.horizon_change, upto=moment.change, limit=_EVERYTHING)
-    if not _has_memory(state.policies.table.values()):
+    if not state.policies.asks_for_memory(default=tier.default_durability):
         return Increment(moment=moment, entries=entries, records=alive)
     fleeting = _fleeting(state, entries)
     if fleeting is None:
@@ -71,17 +71,14 @@ async def increment(state: NamespaceState, journal: Journal) -> Increment | None
     return Increment(moment=moment, entries=entries, records=kept)
 
 
-def _has_memory(asked: Iterable[dict[str, str]]) -> bool:
-    return any(own.get(policy.DURABILITY) == policy.MEMORY for own in asked)
-
-
 def _fleeting(state: NamespaceState, entries: Iterable[bytes]) -> set[int] | None:
     """New files below paths that ask for `memory`; None if others than new ones may have come
     to where they are to be kept."""
     table, found = state.policies.table, set[int]()
+    default = state.tier.default_durability
 
     def is_memory(path: str) -> bool:
-        return state.policies.durability(path, default=policy.ASYNC) == policy.MEMORY
+        return state.policies.durability(path, default=default) == policy.MEMORY
 
     def has_memory(path: str) -> bool:
         below = path.rstrip("/") + "/"
@@ -94,6 +91,8 @@ def _fleeting(state: NamespaceState, entries: Iterable[bytes]) -> set[int] | Non
         match journals.decode(entry).what:
             case Written(first=first, files=files):
                 found.update(first + n for n, (path, _, _) in enumerate(files) if is_memory(path))
+            case c.Clone(source=source) if paths.leads_to_snapshots(source):
+                return None  # A snapshot of a directory above shows what asks for memory.
             case c.Rename(source=source, target=target) | c.Clone(source=source, target=target):
                 if has_memory(source) and not is_memory(target):
                     return None
