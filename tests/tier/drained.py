@@ -292,9 +292,7 @@ def durable_tree(state: NamespaceState, known: dict[int, bytes]) -> Tree:
 # -- a schedule -------------------------------------------------------------------------
 
 
-async def restore(
-    rng: random.Random, store: FaultyStore, before: Cluster, number: int
-) -> Cluster:
+async def restore(rng: random.Random, store: FaultyStore, before: Cluster, number: int) -> Cluster:
     """The next epoch's cluster, checked against what the one before has been."""
     after = Cluster(rng, store, f"cluster-{number}")
     while True:
@@ -391,9 +389,7 @@ async def schedule(seed: int, *, epochs: int = 3) -> dict[str, int]:
     return counts
 
 
-async def overlap(
-    rng: random.Random, store: FaultyStore, before: Cluster, number: int
-) -> Cluster:
+async def overlap(rng: random.Random, store: FaultyStore, before: Cluster, number: int) -> Cluster:
     """A restore while the old cluster lives: it stops, says why, and acknowledges nothing more."""
     after = Cluster(rng, store, f"cluster-{number}")
     chain = Chain(Metered(store), cluster=after.id, name=after.id, epoch=0)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import pytest
 
 import diskless
 from diskless.cli import exits
+from diskless.cli.tier_lines import tier_lines
 from diskless.cli.tier_options import lag_max_s, moment_of, tier_address
 from diskless.client import Client, descriptor
 from diskless.client.descriptor import Descriptor
@@ -17,6 +18,7 @@ from diskless.launch import parking, tiers
 from diskless.launch.local import LocalCluster
 from diskless.launch.record import refuse_dead
 from diskless.launch.running import refuse_other
+from diskless.model import HydrationStatus, TierReport
 from diskless.spark.checkpoints import Checkpoint, find_checkpoints
 from diskless.tier.restore import At
 from tests.support import content
@@ -157,6 +159,24 @@ def test_a_tier_is_detached_from_a_cluster_that_lives_and_stays_readable(
         assert client.read("/a") == b"1"
         assert "has no tier: name one" in cli("tier", "verify").err
         assert cli("tier", "verify", place).status == exits.OK
+
+
+@pytest.mark.parametrize(
+    ("report", "says"),
+    [
+        (TierReport(uri="u", state="draining"), "nothing behind"),
+        (TierReport(uri="u", state="draining", lag_s=2, lag_commands=3), "2.0 s behind (3 comm"),
+        (TierReport(uri="u", state="failing", last_error="StoreDown: x", failing_s=61),
+         "failing for 61 s: StoreDown: x"),
+        (TierReport(uri="u", state="superseded", last_error="Superseded: y"), "SUPERSEDED"),
+        (TierReport(uri="u", state="draining", held=2), "2 answers wait"),
+        (TierReport(uri="u", state="draining", hydration=HydrationStatus(files_left=7, eta_s=9)),
+         "7 files and 0 B are in the tier alone, 0 B/s, about 9 s"),
+    ],
+)  # fmt: skip
+def test_status_says_how_far_the_tier_is_and_what_is_wrong(report: TierReport, says: str) -> None:
+    assert says in "\n".join(tier_lines(report))
+    assert tier_lines(None) == []
 
 
 # Before anything starts.
