@@ -45,9 +45,12 @@ def local_cluster(
     chaos: bool = False,
     tuning: Tuning | None = None,
     audit_dir: str = "",
+    tier: str = "",
+    restore: str = "",
 ) -> "LocalCluster":
     """A cluster inside this process, for a `with` block; it ends with the block. Its agents
-    write audit files if `audit_dir` says where.
+    write audit files if `audit_dir` says where. `tier` is the address of a durable tier, and
+    `restore` of one that a cluster had before, which this one goes on with.
 
     `tls` encrypts its TCP doors, `chaos` lets faults be planted in its agents. Raises
     BadSettings, in one line that says what to change.
@@ -64,4 +67,4 @@ def local_cluster(
         chaos=chaos,
     )
     chosen = replace(settings, tuning=tuning) if tuning else settings
-    return LocalCluster(chosen, audit_dir=audit_dir)
+    return LocalCluster(chosen, audit_dir=audit_dir, tier=tier, restore=restore)

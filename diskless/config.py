@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from diskless.errors import BadSettings
+from diskless.model import TierOptions
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -20,6 +21,9 @@ DATA_SHARDS_MAX = 24
 PARITY_SHARDS_MAX = 8
 AGENTS_MAX = 256
 NO_AUDIT = "none"
+DURABILITIES = ("async", "memory", "sync")
+"""What a cluster with a tier may promise where no policy says something else."""
+LAG_MAX_S = 5.0
 MEMORY_BYTES_MIN = 16 * MIB
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -122,6 +126,47 @@ _TIMES = tuple(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TierSettings:
+    """The durable tier behind a cluster, and where in its chain the cluster begins."""
+
+    uri: str
+    credentials: str = ""
+    key: str = ""
+    """Files that every host has: credentials, and the key that the tier is encrypted with."""
+    lag_max_s: float = 5.0
+    keep: str = ""
+    """Which manifests are kept to return to: "every 1m keep 1h; every 1d keep 7d"."""
+    durability: str = ""
+    """What paths ask for that no policy says something about; "" is async."""
+    epoch: int = 1
+    number: int = 0
+    """Of the manifest that took the chain over for this cluster; 0 begins a chain."""
+    restores: bool = False
+    """Whether the cluster begins with what that manifest says."""
+    rewound: bool = False
+    """Whether it goes on from an earlier manifest than the one before it."""
+
+    @property
+    def options(self) -> TierOptions:
+        """What the namespace is told of it."""
+        return TierOptions(
+            key=self.key,
+            credentials=self.credentials,
+            durability=self.durability,
+            lag_max_s=self.lag_max_s,
+            keep=self.keep,
+        )
+
+    @property
+    def restored_epoch(self) -> int:
+        """Which life of the cluster this is; 0 if it began empty."""
+        return self.epoch if self.restores else 0
+
+
+_TIER = ("tier", "durability", "lag_max_s", "tier_key", "tier_credentials", "tier_keep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
     """What an operator chooses with `diskless up`."""
 
@@ -141,6 +186,17 @@ class ClusterSettings:
     """The operator's own: a certificate, its key, and who signed it. Paths that every host has."""
     audit: str = ""
     """The directory of audit files on each host; "" is one in its user's home, NO_AUDIT none."""
+    tier: str = ""
+    """Where what is acknowledged outlives every machine: file:///dir, s3://bucket/prefix, …"""
+    durability: str = ""
+    """What paths without a policy ask for; "" is async with a tier, and memory without."""
+    lag_max_s: float = LAG_MAX_S
+    """How far the tier may be behind before commits are slowed down."""
+    tier_key: str = ""
+    tier_credentials: str = ""
+    """Files on every host, by their paths: nothing that is in them is ever part of settings."""
+    tier_keep: str = ""
+    """Which states of the past the tier keeps: every 1m keep 1h; every 1d keep 7d."""
     tuning: Tuning = field(default_factory=Tuning)
 
     @property
@@ -182,8 +238,45 @@ class ClusterSettings:
             raise BadSettings(
                 f"--audit {self.audit}: give a whole path, the same on every host, or {NO_AUDIT}"
             )
+        self._check_tier()
         self.tuning.validate()
         return self
+
+    @property
+    def tier_fields(self) -> dict[str, Any]:
+        """Those that a tier which is added, or taken away, changes."""
+        return {name: getattr(self, name) for name in _TIER}
+
+    @property
+    def tier_settings(self) -> TierSettings:
+        """What agents are told of the tier, but for the place in its chain."""
+        return TierSettings(
+            uri=self.tier,
+            key=self.tier_key,
+            credentials=self.tier_credentials,
+            durability=self.durability,
+            lag_max_s=self.lag_max_s,
+            keep=self.tier_keep,
+        )
+
+    def _check_tier(self) -> None:
+        """As far as it can be told without the tier itself."""
+        if self.durability not in ("", *DURABILITIES):
+            raise BadSettings(
+                f"--durability {self.durability}: it is one of {', '.join(DURABILITIES)}"
+            )
+        needs = {"--durability": self.durability not in ("", "memory")}
+        needs |= {"--tier-key": bool(self.tier_key), "--tier-keep": bool(self.tier_keep)}
+        needs |= {"--tier-credentials": bool(self.tier_credentials)}
+        needless = [option for option, given in needs.items() if given and not self.tier]
+        if needless:
+            raise BadSettings(f"{needless[0]} is of no use without a --tier")
+        if not 0 < self.lag_max_s <= 86_400:
+            raise BadSettings("--lag-max must lie above 0 and be at most a day")
+        paths = {"--tier-key": self.tier_key, "--tier-credentials": self.tier_credentials}
+        for option, path in paths.items():
+            if path and not path.startswith("/"):
+                raise BadSettings(f"{option} {path}: give a whole path, the same on every host")
 
     def _check_tls(self) -> None:
         own = {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-ca": self.tls_ca}

@@ -143,6 +143,18 @@ class SessionExpired(DisklessError, OSError):
     exit_code = 9
 
 
+RESTORED = (
+    "the cluster was restored from its tier since this client began: what the client knows may be "
+    "gone. Connect again; in Spark, restart the query"
+)
+
+
+class Restored(DisklessError, OSError):
+    """This client began before a restore: what it was told then may have been lost since."""
+
+    exit_code = 28
+
+
 class UploadLost(DisklessError, OSError):
     """An upload, or stripes of it, were dropped before it was committed: send it again."""
 
@@ -228,6 +240,57 @@ class BeyondPromise(DisklessError, RuntimeError):
     """A chaos run broke more than k agents, and the store failed loudly, as it promises."""
 
     exit_code = 21
+
+
+class StoreDown(Unavailable):
+    """The tier's store does not answer, or not now: it is away, slow, full, or asks for patience.
+
+    A write that ended so may have happened, or may yet happen.
+    """
+
+
+class StoreDenied(DisklessError, PermissionError):
+    """The tier's store is there and refuses: credentials, rights, or what it cannot do."""
+
+    exit_code = 26
+
+
+class NoSuchBucket(DisklessError, FileNotFoundError):
+    """The bucket or container that a tier's address names does not exist."""
+
+    exit_code = 26
+
+
+class WrongKey(DisklessError, ValueError):
+    """The tier is encrypted with another key, or with none, or with one that was not given."""
+
+    exit_code = 26
+
+
+class Superseded(DisklessError, OSError):
+    """A later epoch, or another cluster, goes on with the tier's chain: this one's part is over."""
+
+    exit_code = 27
+
+
+class TierBehind(DeadlineExceeded):
+    """What was done is in the cluster's memory, but not in its tier within the deadline."""
+
+
+class NotDurable(Unavailable):
+    """What was done is in the cluster's memory and not in its tier yet, and its path asks for
+    that: ask again, it will not be done twice."""
+
+
+class DamagedTier(CorruptData):
+    """An object of the tier is gone, torn or altered: nothing of it is believed."""
+
+    def __init__(self, message: str = "", *, name: str = "", before: int = 0) -> None:
+        """`name` is the object; `before` the number of the newest manifest that does not need
+        it, 0 if there is none. They do not travel."""
+        super().__init__(message)
+        self.name = name
+        self.before = before
 
 
 class InternalError(DisklessError, RuntimeError):

@@ -37,7 +37,8 @@ class Event(Struct, frozen=True):
     time_ms: int
     kind: str
     """put, move, repair, reap, doubt, session, mkdir, rename, delete, snapshot, clone, rollback,
-    fence, up, down, slow, drain, limit or token; in an audit file also gap, lost or refused."""
+    fence, up, down, slow, drain, limit, token, policy or tier; in an audit file also gap, lost
+    or refused."""
     text: str
     who: str = ""
     """The principal who asked for it; "" for what the cluster does by itself."""
@@ -168,6 +169,21 @@ class AgentInfo(Struct, frozen=True):
     """It answers much later than the others: it is asked last, and new shards go elsewhere."""
 
 
+class TierOptions(Struct, frozen=True, array_like=True):
+    """What agents use a tier with. Nothing of it is secret: files are named by their paths, which
+    are the same on every host."""
+
+    key: str = ""
+    """The file of the key that all is encrypted with; "" if nothing is."""
+    credentials: str = ""
+    """A file of the store's own variables, beside those of the agents' environment."""
+    durability: str = ""
+    """What paths ask for that no policy says something about; "" is async."""
+    lag_max_s: float = 5.0
+    keep: str = ""
+    """Which states of the past are kept."""
+
+
 class LoopLag(Struct, frozen=True):
     """How late an agent's event loop has been in the last half minute or so."""
 
@@ -238,6 +254,59 @@ class RepairStatus(Struct, frozen=True, kw_only=True):
     lost: int = 0
 
 
+class TierLag(Struct, frozen=True, kw_only=True):
+    """What is acknowledged and not in the tier yet: what would be lost with everything."""
+
+    seconds: float = 0.0
+    bytes: int = 0
+    commands: int = 0
+
+
+class HydrationStatus(Struct, frozen=True, kw_only=True):
+    """Files whose bytes are in the tier alone, and how they come back."""
+
+    files_left: int = 0
+    bytes_left: int = 0
+    bytes_done: int = 0
+    bytes_per_s: int = 0
+    eta_s: float | None = None
+    damaged: int = 0
+    """Files whose bytes in the tier are not what they were."""
+
+
+class TierReport(Struct, frozen=True, kw_only=True):
+    """The durable tier, as the leader reports it."""
+
+    uri: str
+    state: str
+    """draining, failing or superseded."""
+    epoch: int = 0
+    number: int = 0
+    """Of the last manifest."""
+    horizon: int = 0
+    """The number of the last change that is in the tier."""
+    horizon_time_ms: int = 0
+    lag_s: float = 0.0
+    lag_bytes: int = 0
+    lag_commands: int = 0
+    lag_max_s: float = 0.0
+    rounds: int = 0
+    """That this leader has made."""
+    objects_put: int = 0
+    bytes_put: int = 0
+    requests: int = 0
+    """Of all agents, since they started."""
+    last_error: str = ""
+    """Why it is behind, or over; empty while rounds succeed."""
+    failing_s: float = 0.0
+    """For how long they have not."""
+    held: int = 0
+    """Answers that are held back until they are durable."""
+    files_lost: int = 0
+    """That could not be read any more when the tier was to have them."""
+    hydration: HydrationStatus = HydrationStatus()
+
+
 class ClusterStatus(Struct, frozen=True, kw_only=True):
     """The whole cluster as its leader sees it: what `diskless status --json` prints."""
 
@@ -284,6 +353,7 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     """Attempts that agents' doors have refused since they started, by reason."""
     audit_dropped: int = 0
     """Lines that are missing in audit files, for full or broken disks."""
+    tier: TierReport | None = None
 
     def is_protected(self) -> bool:
         """Whether everything survives k losses."""

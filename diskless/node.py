@@ -20,15 +20,18 @@ from typing import Any
 from xxhash import xxh3_64_intdigest
 
 from diskless import malloc, paths
+from diskless.agent import restoring
 from diskless.agent.audit import AuditFile
+from diskless.agent.cold import ColdReader
 from diskless.agent.faults import Faults
 from diskless.agent.holders import Holders
 from diskless.agent.lag import LagMeter
 from diskless.agent.leading import Leader
+from diskless.agent.leading.drain import TierAccess
 from diskless.agent.membership import Member
 from diskless.agent.memory import Memory, Use
 from diskless.agent.packer import Packer
-from diskless.agent.ports import Hold, Hosts
+from diskless.agent.ports import Hold, Hosts, Tier
 from diskless.agent.reader import Reader
 from diskless.agent.rebuilder import AllWorkers, Rebuilder
 from diskless.agent.replica import Replica
@@ -38,9 +41,11 @@ from diskless.agent.router import Router
 from diskless.agent.scrubber import Scrubber
 from diskless.agent.shards import ShardStore
 from diskless.agent.sweeper import Sweeper
+from diskless.agent.tiers import NO_TIER, Named, OpenTier, Tiers
+from diskless.agent.uploader import AllUploaders, Uploader
 from diskless.agent.uploads import Uploads
 from diskless.agent.writer import Writer
-from diskless.config import ClusterSettings
+from diskless.config import ClusterSettings, TierSettings
 from diskless.errors import BadSettings
 from diskless.gateway.handlers import ClientDoor
 from diskless.gateway.marks import Marks
@@ -49,7 +54,7 @@ from diskless.identity.certificates import Certificates, is_due, validity
 from diskless.identity.claims import Keyring
 from diskless.identity.handshake import Doorkeeper
 from diskless.identity.refusals import Refusals
-from diskless.model import format_address, slot_name
+from diskless.model import TierOptions, format_address, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.peers import Peers
@@ -95,6 +100,13 @@ class NodeSettings:
     """Where its audit file is; it has none if this is empty."""
     tls: Certificates | None = None
     """What this agent shows of itself at its TCP doors; None if they are not encrypted."""
+    tier: TierSettings | None = None
+    """The tier that the cluster begins with; which one it has later the namespace says."""
+
+    @property
+    def epoch(self) -> int:
+        """Which life of the cluster this is; 0 if it began empty."""
+        return self.tier.restored_epoch if self.tier is not None else 0
 
     @property
     def keyring(self) -> Keyring:
@@ -109,12 +121,20 @@ def gateway_port(cluster_id: str, slot: int) -> int:
 
 
 class Node:
-    def __init__(self, settings: NodeSettings, *, hosts: Hosts | None = None) -> None:
-        """`hosts` starts agents elsewhere whose own hosts are gone, if somebody can."""
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        hosts: Hosts | None = None,
+        open_tier: OpenTier | None = None,
+    ) -> None:
+        """`hosts` starts agents elsewhere whose own hosts are gone, if somebody can. `open_tier`
+        opens tiers otherwise than by their addresses."""
         self.settings = settings
         self.slot = settings.slot
         self.boot = secrets.token_hex(8)
         self._hosts = hosts
+        self._open_tier = open_tier or self._open_at
         self._tasks: set[asyncio.Task[None]] = set()
         self.address = ""
         self.gateway_address = ""
@@ -193,6 +213,12 @@ class Node:
             holders=self.holders,
             memory=self.memory,
         )
+        self.tiers = Tiers(open_tier=self._open_tier, look=self._named_tier)
+        self.cold = ColdReader(
+            tiers=self.tiers,
+            locate=lambda ids: self.namespace.query(q.TierPlaces(tuple(ids))),
+            memory=self.memory,
+        )
         self.reader = Reader(
             roster=self.roster,
             holders=self.holders,
@@ -201,7 +227,9 @@ class Node:
             patience_s=2 * tuning.failure_timeout_s,
             lost_after_s=tuning.repair_delay_s,
             memory=self.memory,
+            cold=self.cold,
         )
+        self.uploader = Uploader(reader=self.reader, tiers=self.tiers, memory=self.memory)
         self.rebuilder = Rebuilder(
             roster=self.roster,
             holders=self.holders,
@@ -244,6 +272,7 @@ class Node:
             revoked=self.revoked,
             refused=self._refused,
             audit_dropped=lambda: self.audit.dropped if self.audit is not None else 0,
+            tiers=self.tiers,
             retain=self.peers.retain,
             repair_delay_s=tuning.repair_delay_s,
         )
@@ -264,6 +293,7 @@ class Node:
             tls=self._tls,
             shards=self.shards,
             rebuilds=self.rebuilder,
+            uploader=self.uploader,
             namespace=self.replica,
             member=self.member,
             voter=self.replica,
@@ -275,10 +305,12 @@ class Node:
             namespace=self.namespace,
             packer=self.packer,
             reader=self.reader,
+            cold=self.cold,
             uploads=self.uploads,
             faults=self.faults,
             shards=self.shards,
-            marks=Marks(settings.keyring),
+            marks=Marks(settings.keyring, epoch=settings.epoch),
+            epoch=settings.epoch,
             tls=settings.tls,
         )
         _raise_file_limit()
@@ -314,9 +346,29 @@ class Node:
             hosts=self._hosts,
             inline_room=self._has_inline_room,
             now_s=time.monotonic,
+            tier=self._tier_access(),
         )
         leader.begin()
         return leader
+
+    def _tier_access(self) -> TierAccess:
+        uploaders = AllUploaders(slot=self.slot, here=self.uploader, peers=self.peers)
+        first = self.settings.tier
+        return TierAccess(self.tiers, self.cold, self.uploader, uploaders, first)
+
+    def _named_tier(self) -> Named | None:
+        """The tier, by this agent's own voter, if it has one with its memory."""
+        if self.slot >= self.settings.cluster.voters or not self.replica.recovered:
+            return None
+        tier = self.replica.state.tier
+        return (tier.uri, tier.options) if tier.attached else NO_TIER
+
+    def _open_at(self, uri: str, options: TierOptions) -> Tier:
+        # Only who has a tier needs its libraries.
+        from diskless.tier.port import open_port
+
+        cluster = self.settings.cluster_id
+        return open_port(uri, options, cluster=cluster, name=self.settings.cluster.name)
 
     async def start(self) -> None:
         """Opens the doors. Then `form` or `recover` makes it a member."""
@@ -338,6 +390,22 @@ class Node:
         self._spawn(self.scrubber.run())
         if self.settings.tls is not None:
             self._spawn(self._keep_certificate(self.settings.tls))
+
+    async def restore(self) -> None:
+        """Loads what the cluster begins with out of its tier: before `form`, on every founder.
+        Raises DamagedTier, StoreDown and the like."""
+        begins = self.settings.tier
+        if begins is None or not begins.restores or self.slot >= self.settings.cluster.voters:
+            return
+        await restoring.restore(
+            self.replica.state,
+            self.tiers.open(begins.uri, begins.options),
+            uri=begins.uri,
+            number=begins.number,
+            epoch=begins.epoch,
+            options=begins.options,
+            rewound=begins.rewound,
+        )
 
     async def form(self, addresses: Mapping[int, str]) -> None:
         """Makes this agent a founder of a new cluster. Only ever called by `up`."""
@@ -374,6 +442,7 @@ class Node:
         await self.gateway.stop()
         self.uploads.close_all()
         self.reader.close()
+        self.cold.close()
         await self.server.stop()
         await self.peers.close()
         if self.audit is not None:

@@ -14,6 +14,7 @@ from diskless.agent.roster import Roster
 from diskless.agent.router import Router
 from diskless.agent.shards import ShardStore
 from diskless.agent.sweeper import Sweeper
+from diskless.agent.tiers import Tiers
 from diskless.errors import DisklessError
 from diskless.model import AgentInfo, LoopLag, slot_name
 from diskless.namespace import commands as c
@@ -42,6 +43,7 @@ class Member:
         revoked: Revoked,
         refused: Callable[[], dict[str, int]],
         audit_dropped: Callable[[], int],
+        tiers: Tiers,
         retain: Callable[[Collection[str]], None],
         repair_delay_s: float,
     ) -> None:
@@ -60,6 +62,7 @@ class Member:
         self.revoked = revoked
         self._refused = refused
         self._audit_dropped = audit_dropped
+        self._tiers = tiers
         self.boot = ""
         self._repair_delay_s = repair_delay_s
         self._beaten_s: float | None = None
@@ -94,6 +97,7 @@ class Member:
         self._beats += 1
         self._roster.leader = beat.leader
         self._roster.inline_room = beat.inline_room
+        self._tiers.learn(beat.tier, beat.tier_options)
         self.revoked.learn(beat.revoked, upto=beat.revoked_upto, version=beat.revoked_version)
         if beat.roster is not None and self.revoked.known:
             # Without a roster an agent serves no clients: it must know first whom to refuse.
@@ -136,6 +140,7 @@ class Member:
             revoked_version=self.revoked.version,
             refused=self._refused(),
             audit_dropped=self._audit_dropped(),
+            tier=self._tiers.counts(),
         )
 
     def _maybe_joined(self) -> None:

@@ -51,11 +51,24 @@ LASTING = (
     "ledger",
     "answers",
     "tokens",
+    "policies",
+    "tier",
+    "mark",
     "ballast",
 )
 """Kinds that stay until somebody deletes something."""
 _LASTING = frozenset(LASTING)
-PASSING = ("log", "events", "uploads", "stripes", "requests", "replies", "connections", "caches")
+PASSING = (
+    "log",
+    "events",
+    "journal",
+    "uploads",
+    "stripes",
+    "requests",
+    "replies",
+    "connections",
+    "caches",
+)
 """Kinds that pass by themselves, each within a limit of its own."""
 
 

@@ -4,15 +4,25 @@ The edges (`rpc`) implement these; tests may too. Every method that waits has a
 deadline of its own and raises Unavailable when it passes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from diskless.errors import DisklessError
-from diskless.model import AgentInfo, HeldShard, LoopLag, Place, ShardName, Stripe
+from diskless.model import (
+    AgentInfo,
+    FileRecord,
+    HeldShard,
+    LoopLag,
+    Place,
+    ShardName,
+    Stripe,
+    TierOptions,
+)
 from diskless.namespace import commands as c
 from diskless.namespace.queries import Query
+from diskless.namespace.views import TierPlace
 
 Buffer = bytes | bytearray | memoryview
 
@@ -123,6 +133,18 @@ class Beat(Struct, frozen=True):
     """Names that the agent has not heard of, and when their tokens expire."""
     revoked_upto: int = 0
     """The number of the last one of these; more may follow with the next beat."""
+    tier: str = ""
+    """The address of the durable tier; empty if there is none."""
+    tier_options: TierOptions = TierOptions()
+
+
+class TierCounts(Struct, frozen=True):
+    """What an agent has asked of the tier's store since it started."""
+
+    requests: int = 0
+    objects_put: int = 0
+    bytes_put: int = 0
+    bytes_got: int = 0
 
 
 class Pulse(Struct, frozen=True):
@@ -151,6 +173,7 @@ class Pulse(Struct, frozen=True):
     """Attempts that its doors refused, by reason, since it started."""
     audit_dropped: int = 0
     """Lines that are missing in its audit file."""
+    tier: TierCounts = TierCounts()
 
     @property
     def bytes_used(self) -> int:
@@ -175,6 +198,148 @@ class LeaderPeers(Protocol):
         ...
 
 
+FileRow = tuple[int, int, int, int, int]
+"""Where a file's bytes lie in the tier: file, segment, offset, stored bytes, flags."""
+SegmentRow = tuple[int, str, int]
+"""An object of the tier with bytes of files: its number, its name, its bytes."""
+
+
+class Uploaded(Struct, frozen=True):
+    """A segment that is in the tier, and that no manifest names yet."""
+
+    number: int
+    name: str
+    bytes: int
+    rows: tuple[FileRow, ...]
+
+    @property
+    def segment(self) -> SegmentRow:
+        return self.number, self.name, self.bytes
+
+
+class Landed(Struct, frozen=True, kw_only=True):
+    """A manifest that is in the chain: what the namespace must know of it."""
+
+    epoch: int
+    number: int
+    round_id: str
+    change: int
+    op: int
+    """0 if it is not known: of a manifest that another leader has appended."""
+    time_ms: int
+    last_file: int
+    base: int
+    """The whole manifest that it builds on; its own number if it is whole, 0 if there is none."""
+    journal_bytes: int
+    segments: tuple[SegmentRow, ...]
+    """Those with bytes of files, its own body too if there are any in it."""
+    rows: tuple[FileRow, ...]
+    """Where files lie from it on."""
+
+
+class Loaded(Struct, frozen=True, kw_only=True):
+    """A piece of what makes a state, in order: of each manifest its segments, a picture if it is
+    whole, what was done since the one before, and then where files lie from it on."""
+
+    segments: tuple[SegmentRow, ...] = ()
+    picture: bytes | None = None
+    journal: Sequence[bytes] = ()
+    rows: Sequence[FileRow] = ()
+
+
+class Tier(Protocol):
+    """The durable tier, as one agent reaches it.
+
+    Every method raises StoreDown (again later; a write may have happened), StoreDenied and
+    NoSuchBucket; those that read raise DamagedTier too.
+    """
+
+    @property
+    def uri(self) -> str:
+        """Without credentials."""
+        ...
+
+    async def look(self, number: int, *, epoch: int) -> Landed | None:
+        """The manifest of a number, if there is one by now; the next round follows it. Raises
+        Superseded if it is of another cluster or a later epoch."""
+        ...
+
+    def draft(self, round_id: str) -> "Draft":
+        """A round that will follow the manifest that was looked at, or appended, last."""
+        ...
+
+    async def upload(
+        self, files: Sequence[tuple[int, Buffer]], *, number: int, name: str
+    ) -> Uploaded:
+        """Stores files as a segment."""
+        ...
+
+    async def read(
+        self, place: TierPlace, *, file: int, size: int, start: int, stop: int
+    ) -> memoryview:
+        """Bytes `start` to `stop` of a file of `size` bytes, verified."""
+        ...
+
+    def contents(self, number: int, *, epoch: int) -> AsyncIterator[Loaded]:
+        """All that makes the state at a manifest, but for files' bytes."""
+        ...
+
+    def counts(self) -> TierCounts: ...
+
+
+class Draft(Protocol):
+    """A manifest to be. What is added may be uploaded at once, but nothing names it yet."""
+
+    @property
+    def round_id(self) -> str:
+        """Drawn at random: by it a leader knows its own."""
+        ...
+
+    def reserve(self) -> tuple[int, str]:
+        """A number and a name for a segment that an agent will upload."""
+        ...
+
+    def name(self, uploaded: Uploaded) -> None:
+        """A segment that was uploaded for this round, or that earlier ones named."""
+        ...
+
+    async def add_file(self, id_: int, data: Buffer) -> None: ...
+
+    async def add_picture(self, chunk: bytes) -> None:
+        """The next part of a whole picture: the manifest is whole then."""
+        ...
+
+    async def add_journal(self, entries: Sequence[bytes]) -> None:
+        """The next entries since the manifest before."""
+        ...
+
+    async def append(self, *, change: int, op: int, time_ms: int, last_file: int) -> Landed:
+        """Makes it the chain's next manifest, if that number is free: the answer is what has the
+        number then, which may be another round of the same epoch. Raises Superseded."""
+        ...
+
+    async def abandon(self) -> None:
+        """Ends what is under way; what was written is garbage."""
+        ...
+
+
+class Uploaders(Protocol):
+    """Agents, as those who bring files to the tier."""
+
+    async def upload(
+        self,
+        agent: AgentInfo,
+        records: Sequence[FileRecord],
+        stripes: Sequence[Stripe],
+        *,
+        number: int,
+        name: str,
+    ) -> Uploaded:
+        """Has the agent read these files and store them as a segment. Raises TooFewShards,
+        NotFound, StoreDown and the like, Unavailable."""
+        ...
+
+
 class Leadership(Protocol):
     """What an agent does because it leads: begins with a view, and ends with it."""
 
@@ -188,6 +353,16 @@ class Leadership(Protocol):
 
     def command_took(self, took_s: float) -> None:
         """A client's command has been committed."""
+        ...
+
+    def before(self, command: c.Command) -> Awaitable[None] | None:
+        """What a client's command must wait for before it is logged. It raises why the command
+        is refused."""
+        ...
+
+    def after(self, command: c.Command) -> Awaitable[None] | None:
+        """What the answer to a command, which is applied, must wait for. It raises NotDurable,
+        or Superseded."""
         ...
 
     def report(self) -> bytes:

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
+from diskless.agent.cold import ColdReader, is_cold_extent
 from diskless.agent.memory import Memory
 from diskless.agent.ports import ShardPeers
 from diskless.agent.roster import Roster
@@ -59,6 +60,7 @@ class Reader:
         patience_s: float,
         lost_after_s: float,
         memory: Memory,
+        cold: ColdReader,
     ) -> None:
         """`locate` asks the namespace where stripes are; it raises NotFound for freed ones.
         `patience_s` is how long silent agents are asked again when there are no others;
@@ -69,6 +71,7 @@ class Reader:
         self.hedge_delay_s = hedge_delay_s
         self._patience_s = patience_s
         self._lost_after_s = lost_after_s
+        self._cold = cold
         self._stripes: dict[str, Stripe] = {}
         self._stripes_max = min(
             int(CACHE_SHARE * memory.bytes_max / STRIPE_CACHED_BYTES), STRIPES_CACHED_MAX
@@ -99,8 +102,10 @@ class Reader:
 
         Raises TooFewShards, naming the stripe and the agents that are gone, or ShardsAway
         if they may be back; NotFound if the bytes have been freed; Unavailable if the
-        namespace cannot be asked.
+        namespace cannot be asked. Of cold files also what `ColdReader.read` does.
         """
+        if any(map(is_cold_extent, extents)):
+            return await self._read_cold(extents)
         wanted = {extent.stripe for extent in extents}
         known = {id_: stripe for id_ in wanted if (stripe := self._stripes.get(id_)) is not None}
         if len(known) < len(wanted):
@@ -119,6 +124,16 @@ class Reader:
             )
             pieces += [piece for part in parts for piece in part]
         return pieces
+
+    async def _read_cold(self, extents: Sequence[Extent]) -> list[memoryview]:
+        """Some of these lie in the tier."""
+        parts = await asyncio.gather(
+            *(
+                self._cold.read(extent) if is_cold_extent(extent) else self.read([extent])
+                for extent in extents
+            )
+        )
+        return [piece for part in parts for piece in part]
 
     async def read_stripe(self, stripe: Stripe) -> bytes:
         """The whole payload of a stripe that need not be committed yet."""

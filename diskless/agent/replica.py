@@ -34,6 +34,7 @@ from diskless.namespace import queries as q
 from diskless.namespace import replication as vr
 from diskless.namespace import weights
 from diskless.namespace.events import EventLog
+from diskless.namespace.journal import Journal
 from diskless.namespace.lookback import Events, EventsFound, Look
 from diskless.namespace.replication import messages
 from diskless.namespace.state import NamespaceState
@@ -145,6 +146,10 @@ class Replica:
         return machine
 
     @property
+    def journal(self) -> Journal:
+        return self._machine.journal
+
+    @property
     def recovered(self) -> bool:
         """Whether this agent's voter, if it has one, takes part."""
         return self._voter is None or self._voter.status is vr.Status.NORMAL
@@ -160,6 +165,7 @@ class Replica:
         found = weights.by_kind(self.state)
         found["log"] = self._voter.bytes_held()
         found["events"] = self._events_bytes()
+        found["journal"] = self.journal.bytes_used
         staged = self._voter.staged()
         if isinstance(staged, vr.NamespaceMachine):
             found["log"] += staged.state.bytes_used
@@ -169,7 +175,7 @@ class Replica:
         """What `weigh` tells in two numbers: what lasts, and what passes."""
         if self._voter is None:
             return 0, 0
-        passing = self._voter.bytes_held() + self._events_bytes()
+        passing = self._voter.bytes_held() + self._events_bytes() + self.journal.bytes_used
         staged = self._voter.staged()
         if isinstance(staged, vr.NamespaceMachine):
             passing += staged.state.bytes_used
@@ -264,8 +270,9 @@ class Replica:
     # -- commands and queries ---------------------------------------------------------
 
     async def execute(self, command: c.Command) -> tuple[c.Result, ...]:
-        """Has a command committed and applied. Raises NotLeader, NoQuorum; Unavailable
-        if the outcome cannot be told because the leader changed meanwhile."""
+        """Has a command committed and applied, and, where its path asks for it, durable. Raises
+        NotLeader, NoQuorum; Unavailable if the outcome cannot be told because the leader
+        changed meanwhile; NotDurable, Superseded."""
         if self._voter is None or self._closed:
             raise self._not_leader()
         encoded = c.encode(command)
@@ -274,6 +281,8 @@ class Replica:
                 f"a command of {len(encoded)} bytes: {COMMAND_BYTES_MAX} are the most that "
                 "can be replicated; write fewer files at once, or smaller ones"
             )
+        if self.leading is not None and (pause := self.leading.before(command)) is not None:
+            await pause
         self._last_request += 1
         request = self._last_request
         future: asyncio.Future[tuple[c.Result, ...]] = asyncio.get_running_loop().create_future()
@@ -286,7 +295,20 @@ class Replica:
             self._requests.pop(request, None)
         if self.leading and isinstance(command, c.Commit | c.Mkdirs | c.Rename | c.Delete):
             self.leading.command_took(time.monotonic() - started_s)
+        await self._hold(command, results)
         return results
+
+    async def _hold(self, command: c.Command, results: tuple[c.Result, ...]) -> None:
+        """Waits until an answer may be given: whoever leads by then must say so."""
+        if not any(isinstance(result, c.Done) for result in results):
+            return
+        leading = self.leading
+        if leading is None:
+            if self.state.tier.attached and self.state.policies.table:
+                raise Unavailable("the leader changed before the answer was durable")
+            return
+        if (held := leading.after(command)) is not None:
+            await held
 
     async def query(self, query: q.Query) -> Any:
         """As `answer`; older events come from the audit file."""

@@ -17,6 +17,7 @@ from diskless.errors import (
     DeadlineExceeded,
     DisklessError,
     NoQuorum,
+    NotDurable,
     NotLeader,
     SessionExpired,
     Unavailable,
@@ -56,10 +57,11 @@ class Router:
         self._failure_timeout_s = failure_timeout_s
         self._turn = 0
         self._no_quorum: NoQuorum | None = None
+        self._behind: NotDurable | None = None
 
-    def hindrance(self) -> NoQuorum | None:
+    def hindrance(self) -> NoQuorum | NotDurable | None:
         """Why the namespace does not answer, as far as its voters told lately."""
-        return self._replica.cut_off() or self._no_quorum
+        return self._replica.cut_off() or self._no_quorum or self._behind
 
     async def execute(self, command: c.Command) -> tuple[c.Result, ...]:
         """Raises Unavailable when no leader answered within the deadline; NoQuorum."""
@@ -133,11 +135,15 @@ class Router:
                             last = error
                             if isinstance(error, NoQuorum):
                                 self._no_quorum = error
+                            if isinstance(error, NotDurable):
+                                # Done, but not durable: whoever leads holds the answer back.
+                                self._behind = error
+                                continue
                         except DisklessError:
                             self._no_quorum = None  # a refusal is an answer too
                             raise
                         else:
-                            self._no_quorum = None
+                            self._no_quorum = self._behind = None
                             return answer
                     failed = slot
                     if self._roster.leader == leader:
@@ -146,6 +152,8 @@ class Router:
         except TimeoutError:
             if self._no_quorum is not None:
                 raise self._no_quorum from None
+            if isinstance(last, NotDurable):
+                raise last from None
             raise Unavailable(f"no leader answered within {self._timeout_s:g} s: {last}") from None
 
     async def _ask(self, ask: _Ask, slot: int, address: str) -> Any:

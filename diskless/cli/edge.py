@@ -38,6 +38,8 @@ VERBS = {
     "snapshot": "Keep directories as they are, and see what has changed since.",
     "clone": "Give a directory a second life of its own, at no cost in bytes.",
     "rollback": "Bring a directory back to a snapshot of it.",
+    "policy": "Say what paths ask for: how durable they are.",
+    "tier": "Look after the durable tier, which outlives every machine.",
     "token": "Give clients keys of their own, list and revoke them.",
     "jar": "Print the path of the jar for Spark.",
     "spark-conf": "Print the properties for spark-submit.",

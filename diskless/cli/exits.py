@@ -26,6 +26,9 @@ BOUND_MISSED = 22
 HAS_SNAPSHOTS = 23
 READ_ONLY = 24
 FORBIDDEN = 25
+TIER_REFUSED = 26
+SUPERSEDED = 27
+RESTORED = 28
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -56,6 +59,9 @@ MEANING = {
     HAS_SNAPSHOTS: "a directory has snapshots, which keep it where it is",
     READ_ONLY: "what is below .snapshot cannot be changed",
     FORBIDDEN: "the token does not cover that path or verb, or the cluster takes no planted faults",
+    TIER_REFUSED: "the tier's store refuses, has no such bucket, or the tier has another key",
+    SUPERSEDED: "the tier's chain belongs to another cluster, or to a later restore",
+    RESTORED: "the cluster was restored since the client began",
     INTERRUPTED: "interrupted",
     BROKEN_PIPE: "whoever read the output went away",
 }
@@ -63,3 +69,5 @@ MEANING = {
 ASKING = (UNAVAILABLE, DEADLINE, UNAUTHORIZED, FORBIDDEN, NO_CLUSTER)
 """What may happen to any verb that speaks to a cluster."""
 WRITING = (NO_ROOM, TOO_FEW_AGENTS)
+TIER = (UNREADABLE, UNAVAILABLE, TIER_REFUSED, SUPERSEDED)
+"""What may happen to any verb that looks at a tier itself."""

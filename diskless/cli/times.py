@@ -26,7 +26,7 @@ def parse_expiry(text: str, *, now_s: float) -> int:
     return int(now_s) + lasts_s
 
 
-def parse_since_ms(text: str, *, now_s: float) -> int:
+def parse_since_ms(text: str, *, now_s: float, option: str = "--since") -> int:
     """Unix time in milliseconds, of `2h` ago or of `2026-01-31 17:00`, which is local time
     unless it says otherwise. Raises BadRequest."""
     ago_s = parse_duration_s(text)
@@ -36,5 +36,5 @@ def parse_since_ms(text: str, *, now_s: float) -> int:
         return max(int(1000 * datetime.fromisoformat(text.strip()).timestamp()), 0)
     except (ValueError, OverflowError, OSError):
         raise BadRequest(
-            f"--since {text!r}: write for example 2h, 30m or '2026-01-31 17:00'"
+            f"{option} {text!r}: write for example 2h, 30m or '2026-01-31 17:00'"
         ) from None

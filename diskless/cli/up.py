@@ -1,14 +1,18 @@
 """`diskless up`: settings from options, progress, and what the operator should know."""
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from diskless.cli import exits
+from diskless.cli import exits, restored
+from diskless.cli.tier_options import lag_max_s, moment_of, tier_address, tier_options
 from diskless.cli.verb import Context, verb
 from diskless.config import NO_AUDIT, ClusterSettings, format_bytes, parse_bytes
 from diskless.model import slot_name
+
+if TYPE_CHECKING:
+    from diskless.spark.checkpoints import Checkpoint
 
 DEFAULTS = ClusterSettings()
 
@@ -23,6 +27,10 @@ DEFAULTS = ClusterSettings()
         "diskless up --tls --chaos                   # encrypted, and faults may be planted",
         "diskless up --ray-address auto --tls-cert /etc/d/cert.pem --tls-key /etc/d/key.pem \\",
         "            --tls-ca /etc/d/ca.pem          # your own, at the same paths on every host",
+        "diskless up --tier s3://bucket/prefix       # what it holds outlives every machine",
+        "diskless up --tier file:///mnt/d --durability sync --tier-key /etc/d/tier.key",
+        "diskless up --restore s3://bucket/prefix    # on empty machines",
+        "diskless up --restore file:///mnt/d --at '2026-01-31 17:00' --agents 3 -m 2 -k 1",
         "diskless up --reset",
     ),
     through_client=False,
@@ -31,6 +39,8 @@ DEFAULTS = ClusterSettings()
         exits.CLUSTER_EXISTS,
         exits.FILES_EXIST,
         exits.LAUNCH_FAILED,
+        exits.NOT_FOUND,
+        *exits.TIER,
     ),
 )
 @click.option(
@@ -71,6 +81,7 @@ DEFAULTS = ClusterSettings()
 @click.option(
     "--chaos/--no-chaos", default=None, help="Let `diskless chaos` plant faults in its agents."
 )
+@tier_options
 @click.option("--reset", is_flag=True, help="Replace a cluster that is dead: its files are lost.")
 def command(
     context: Context,
@@ -86,6 +97,14 @@ def command(
     tls_ca: str | None,
     audit: str | None,
     chaos: bool | None,
+    tier: str | None,
+    durability: str | None,
+    lag_max: str | None,
+    tier_key: str | None,
+    tier_credentials: str | None,
+    tier_keep: str | None,
+    restore: str | None,
+    at: str | None,
     reset: bool,
 ) -> None:
     """Start a cluster and wait until every agent serves.
@@ -102,6 +121,13 @@ def command(
     agents show certificates that it signed, and clients trust nobody else. Yours take its place
     with --tls-cert, --tls-key and --tls-ca: each host has its own at these paths, which names
     the address that its agents are reached at. See docs/security.md, and `diskless tls`.
+
+    With --tier everything is also brought to a store that outlives every machine, soon after it
+    was acknowledged or before (`diskless policy`); a tier can be added to a cluster that runs.
+    Its credentials are those of the agents' environment, in the store's own variables, or in a
+    file; they go nowhere else. --restore begins with what a tier holds, on empty machines, also
+    with another m, k and number of agents. It takes the tier over: a cluster that still used it
+    stops doing so. Whoever was connected to that one is told to begin anew. See docs/tier.md.
 
     If the cluster is known here but dead, or has lost more than k voters and with them its
     namespace, it is only replaced with --reset; one that answers and holds files is not
@@ -120,28 +146,65 @@ def command(
         "tls_ca": tls_ca,
         "audit": audit,
         "chaos": chaos,
+        "tier": tier_address(tier, restore, at, reset=reset),
+        "durability": durability,
+        "lag_max_s": lag_max_s(lag_max),
+        "tier_key": tier_key,
+        "tier_credentials": tier_credentials,
+        "tier_keep": tier_keep,
     }
     settings = running.settings_for(
         name or context.cluster or DEFAULTS.name,
         {key: value for key, value in chosen.items() if value is not None},
         reset=reset,
     ).validate()
+    wanted = _offered(context, settings) if restore is None and not reset else restore is not None
+    moment = moment_of(at) if wanted else None
     with _Display(enabled=not context.json) as display:
         started = ray_cluster.up(
-            settings, ray_address=ray_address, reset=reset, progress=display.show
+            settings,
+            ray_address=ray_address,
+            reset=reset,
+            restore=moment,
+            progress=display.show,
         )
-    _tell(context, settings, started)
+    checkpoints = restored.checkpoints(context, settings.name) if wanted else []
+    _tell(context, settings, started, checkpoints)
 
 
-def _tell(context: Context, settings: ClusterSettings, started: Any) -> None:
+def _offered(context: Context, settings: ClusterSettings) -> bool:
+    """Whether a cluster that is known here, has a tier and no agents any more shall be brought
+    back: asked of whoever sits at the terminal."""
+    from diskless.client import descriptor
+    from diskless.launch.record import has_ended, tier_of
+
+    if not settings.tier or context.json or not sys.stdin.isatty():
+        return False
+    if not descriptor.descriptor_path(settings.name).exists():
+        return False
+    known = descriptor.load(settings.name)
+    gone = known.parked or (bool(known.ray) and has_ended(known))
+    if not gone or not tier_of(known):
+        return False
+    question = f"cluster {settings.name} has no agents any more: restore it from {tier_of(known)}?"
+    return click.confirm(question, default=True, err=True)
+
+
+def _tell(
+    context: Context, settings: ClusterSettings, started: Any, checkpoints: "list[Checkpoint]"
+) -> None:
     m, k = settings.data_shards, settings.parity_shards
     shape = f"{settings.agents} agents, {m}+{k}, {format_bytes(settings.memory_bytes)} each"
     new = [slot_name(slot) for slot in started.added]
-    if started.fresh:
+    if started.restored is not None:
+        restored.tell(context, settings, started, checkpoints)
+    elif started.fresh:
         encrypted = ", TLS" if started.descriptor.authority else ""
         context.say(f"cluster {settings.name} is up: {shape}{encrypted}")
     elif new:
         context.say(f"cluster {settings.name} has grown by {', '.join(new)}: {shape}")
+    elif started.tier_attached:
+        context.say(f"cluster {settings.name} has a tier now: {settings.tier}")
     else:
         context.say(
             f"cluster {settings.name} is up already: {shape}, "
@@ -159,8 +222,12 @@ def _tell(context: Context, settings: ClusterSettings, started: Any) -> None:
             "gateways": [peer.gateway for peer in started.descriptor.gateways],
             "settings": started.descriptor.settings,
             "advice": started.advice,
+            "restored": restored.as_object(started.restored, checkpoints),
         }
     )
+
+
+_WORDS = {"Ray": "starting Ray", "tier": "taking the tier over"}
 
 
 class _Display:
@@ -175,8 +242,7 @@ class _Display:
 
     def show(self, what: str, done: int, total: int) -> None:
         if self._status is not None:
-            text = "starting Ray" if what == "Ray" else f"agents that serve: {done} of {total}"
-            self._status.update(text)
+            self._status.update(_WORDS.get(what, f"agents that serve: {done} of {total}"))
 
     def __enter__(self) -> "_Display":
         if self._status is not None:

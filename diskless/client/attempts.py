@@ -15,7 +15,9 @@ from diskless.errors import (
     DisklessError,
     Garbled,
     NoQuorum,
+    NotDurable,
     ShardsAway,
+    TierBehind,
 )
 
 ATTEMPTS_MIN = 6
@@ -75,11 +77,12 @@ class Attempts:
                     f"{self._what}: damaged on its way in {self._garbled} of {self._failures} "
                     f"attempts, look at the network and at this host's memory; last: {error}"
                 ) from error
-        if isinstance(error, (NoQuorum, ShardsAway)):
+        if isinstance(error, (NoQuorum, ShardsAway, NotDurable)):
             self._cause = error
         error = self._cause or error  # It explains what the others only show.
         if not in_time:
-            raise DeadlineExceeded(
+            final = TierBehind if isinstance(error, NotDurable) else DeadlineExceeded
+            raise final(
                 f"{self._what}: gave up after {self._clock() - self._began:.1f} s, "
                 f"{self._failures} attempts; last error: {error.reason}: {error}"
             ) from error

@@ -27,9 +27,11 @@ from diskless.client.descriptor import Descriptor
 from diskless.client.greeting import Greeter
 from diskless.client.routes import Routes, address
 from diskless.errors import (
+    RESTORED,
     BadRequest,
     DisklessError,
     NoCluster,
+    Restored,
     SessionExpired,
     Unauthorized,
     Unavailable,
@@ -66,6 +68,8 @@ class Caller:
         self._descriptor = descriptor
         self._greeter = greeter or Greeter(descriptor)
         self._cluster = self._greeter.cluster
+        self._epoch: int | None = None
+        """That the first agent was in; in a later one nothing is as we know it."""
         self._begin()
         _callers.add(self)
 
@@ -268,10 +272,19 @@ class Caller:
         self._strangers.pop(address(peer), None)
         welcome = connection.welcome
         assert welcome is not None
+        self._check_epoch(welcome.epoch, connection)
         if not self._routes.has_roster:
             self._routes.replace(welcome.agents, version=connection.roster, now=time.monotonic())
         self._routes.learn(leader=connection.leader, version=connection.roster)
         return connection
+
+    def _check_epoch(self, epoch: int, connection: Connection) -> None:
+        """Raises Restored if the cluster has lost all its memory since we first met it."""
+        if self._epoch is None:
+            self._epoch = epoch
+        elif self._epoch != epoch:
+            connection.close()
+            raise Restored(RESTORED)
 
     def _doubt(self, peer: Peer, error: DisklessError) -> None:
         """Raises Unauthorized if nobody is left that might prove to be an agent. Until then who

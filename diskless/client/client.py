@@ -18,6 +18,8 @@ from diskless.client.connection import Buffer
 from diskless.client.descriptor import resolve
 from diskless.client.fetch import PREFETCH_BYTES, Content, format_checksum, verify
 from diskless.client.files import PUT_BYTES_MAX, Reader, Writer, read_bytes
+from diskless.client.policies import PolicyTable
+from diskless.client.tier import TierAdmin
 from diskless.client.upload import Frames, Upload
 from diskless.config import KIB
 from diskless.errors import BadRequest, NoCluster, NotFound, UploadLost
@@ -90,6 +92,8 @@ def connect(
 class Client:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
+        self.tier = TierAdmin(caller)
+        self.policies = PolicyTable(caller)
 
     # Content.
 

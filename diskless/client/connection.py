@@ -74,6 +74,12 @@ _REPLIES: dict[Kind, Any] = {
     Kind.ISSUE_TOKEN: messages.Issued,
     Kind.REVOKE_TOKEN: messages.Revoked,
     Kind.TOKENS: messages.TokenList,
+    Kind.SET_POLICY: messages.PolicyChanged,
+    Kind.REMOVE_POLICY: messages.PolicyChanged,
+    Kind.POLICY: messages.Policies,
+    Kind.FLUSH: messages.Flushed,
+    Kind.ATTACH_TIER: messages.Empty,
+    Kind.DETACH_TIER: messages.Detached,
     Kind.FAULTS: messages.Planted,
 }
 _DECODERS = {kind: msgspec.json.Decoder(type_) for kind, type_ in _REPLIES.items()}

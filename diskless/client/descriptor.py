@@ -53,6 +53,10 @@ class Descriptor(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = {}
     gateways: list[Peer] = []
     ray: dict[str, Any] = {}
+    tier: dict[str, Any] = {}
+    """The durable tier, and the place in its chain that the cluster began with."""
+    parked: bool = False
+    """`down` has ended it, and all that it held is in its tier: a restore brings it back."""
 
     @property
     def keyring(self) -> Keyring:

@@ -14,6 +14,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from diskless import paths
+from diskless.agent.cold import ColdReader, cold_extent
 from diskless.agent.faults import NOT_ARMED, Faults
 from diskless.agent.packer import Packer, PendingFile, PendingPut
 from diskless.agent.reader import Reader
@@ -37,13 +38,15 @@ from diskless.gateway.certificate import CertificateDoor
 from diskless.gateway.history import HistoryDoor
 from diskless.gateway.marks import Marks
 from diskless.gateway.server import Answer, ConnectionId
+from diskless.gateway.tier import TierDoor
 from diskless.gateway.tokens import TokensDoor
 from diskless.gateway.visitor import Visitor
 from diskless.identity.certificates import Certificates
-from diskless.model import FileRecord, Stripe, cut, slot_name
+from diskless.model import Extent, FileRecord, Stripe, cut, slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.lookback import Events
+from diskless.namespace.tier import is_cold
 from diskless.namespace.views import PathStatus
 from diskless.protocol import messages as m
 from diskless.protocol.frames import PAYLOAD_BYTES_MAX
@@ -74,10 +77,12 @@ class ClientDoor:
         namespace: Router,
         packer: Packer,
         reader: Reader,
+        cold: ColdReader,
         uploads: Uploads,
         faults: Faults,
         shards: ShardStore,
         marks: Marks,
+        epoch: int = 0,
         tls: Certificates | None = None,
     ) -> None:
         self._settings = settings
@@ -86,10 +91,12 @@ class ClientDoor:
         self._namespace = namespace
         self._packer = packer
         self._reader = reader
+        self._cold = cold
         self._uploads = uploads
         self._faults = faults
         self._shards = shards
         self._marks = marks
+        self._epoch = epoch
         self.requests = 0
         """Of clients at work; those of onlookers are not counted."""
         self._handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
@@ -102,6 +109,7 @@ class ClientDoor:
             Kind.STATUS: self._status,
             **(history := HistoryDoor(namespace)).handlers,
             **(tokens := TokensDoor(namespace, cluster_id=cluster_id)).handlers,
+            **(tier := TierDoor(namespace)).handlers,
             Kind.RENEW: CertificateDoor(tls).renew,
             Kind.FAULTS: self._plant,
         }
@@ -119,6 +127,7 @@ class ClientDoor:
             Kind.DRAIN: self._drain,
             **history.personal,
             **tokens.personal,
+            **tier.personal,
         }
 
     # -- what the gateway asks --------------------------------------------------
@@ -150,6 +159,7 @@ class ClientDoor:
             parity_shards=settings.parity_shards,
             stripe_bytes=settings.tuning.stripe_bytes,
             agents=self.roster().agents,
+            epoch=self._epoch,
         )
 
     def handle(
@@ -158,7 +168,7 @@ class ClientDoor:
         if self._roster.version < 0 and kind is not Kind.FAULTS:
             # It would take the others for dead, and say so to the client.
             raise Unavailable(f"{slot_name(self._roster.slot)} has not joined the cluster yet")
-        self.requests += kind not in (Kind.STATUS, Kind.EVENTS, Kind.FAULTS)
+        self.requests += kind not in (Kind.STATUS, Kind.EVENTS, Kind.FAULTS, Kind.FLUSH)
         if kind in _MUTATIONS:
             self._recognize(visitor, cast(m.Mutation, meta))
         handler = self._handlers.get(kind)
@@ -268,17 +278,19 @@ class ClientDoor:
     async def _prefetch(self, visitor: Visitor, meta: m.Open, opened: q.OpenedFile) -> Answer:
         answer = self._opened(visitor, meta, opened)
         wanted = min(meta.prefetch, opened.record.size, PAYLOAD_BYTES_MAX)
-        parts = await self._reader.read(cut(opened.record.extents, 0, wanted))
+        parts = await self._reader.read(cut(_extents(opened.record), 0, wanted))
         return answer, parts
 
     def _opened(self, visitor: Visitor, meta: m.Open, opened: q.OpenedFile) -> m.Opened:
         self._reader.learn(opened.stripes)
         record = opened.record
+        self._cold.learn(record.id, opened.place)
+        found = _extents(record)
         places = _places(opened) if meta.places else []
         if visitor.rights.bound:
-            extents = self._marks.extents(visitor.principal, record.extents)
+            extents = self._marks.extents(visitor.principal, found)
         else:  # Without a mark they read as they are.
-            extents = cast(list[m.MarkedExtent], list(record.extents))
+            extents = cast(list[m.MarkedExtent], list(found))
         return m.Opened(_file_status(meta.path, record), extents, places)
 
     async def _read(self, visitor: Visitor, meta: m.Read, _: Payload) -> Answer:
@@ -479,7 +491,12 @@ def _places(opened: q.OpenedFile) -> list[list[int]]:
         stripe.id: [place.slot for place in stripe.places[: stripe.data_shards]]
         for stripe in opened.stripes
     }
-    return [holders[extent.stripe] for extent in opened.record.extents]
+    return [holders.get(extent.stripe, []) for extent in _extents(opened.record)]
+
+
+def _extents(record: FileRecord) -> tuple[Extent, ...]:
+    """Where a file's bytes can be read, in memory or in the tier."""
+    return (cold_extent(record),) if is_cold(record) else record.extents
 
 
 def _file_status(path: str, record: FileRecord) -> m.Status:

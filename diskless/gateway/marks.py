@@ -13,6 +13,7 @@ from diskless.identity.claims import Keyring
 from diskless.identity.grants import Grants
 from diskless.identity.handshake import Principal
 from diskless.model import Extent, Place, Stripe
+from diskless.namespace.sessions import EPOCH_SESSION_BITS
 from diskless.protocol.messages import MarkedExtent, MarkedStripe
 
 SESSION_BITS = 30
@@ -21,9 +22,15 @@ SESSION_MARK_BITS = 63 - SESSION_BITS
 """The rest. Whoever guesses wrong loses its connection, and is counted among the refused."""
 
 
+EPOCHS_MAX = 64
+"""Earlier epochs whose sessions are told from others' that were never anybody's."""
+
+
 class Marks:
-    def __init__(self, keyring: Keyring) -> None:
+    def __init__(self, keyring: Keyring, *, epoch: int = 0) -> None:
+        """`epoch` is the one that the namespace's sessions are counted in."""
         self._grants = Grants(keyring)
+        self._epoch = epoch
 
     # Extents.
 
@@ -75,16 +82,20 @@ class Marks:
 
     def session(self, holder: Principal, count: int) -> int:
         """The number under which this principal knows a session."""
-        if count >> SESSION_BITS:
+        low = count & ((1 << EPOCH_SESSION_BITS) - 1)
+        if low >> SESSION_BITS:
             raise CapacityExceeded("the cluster has opened all sessions that it ever will")
-        return self._session_mark(holder, count) << SESSION_BITS | count
+        return self._session_mark(holder, count) << SESSION_BITS | low
 
     def session_count(self, holder: Principal, number: int) -> int:
-        """The session that this principal means. Raises Forbidden if it is not its own."""
-        count = number & ((1 << SESSION_BITS) - 1)
-        if number >> SESSION_BITS != self._session_mark(holder, count):
-            raise Forbidden(f"that session is not one of {holder.name!r}")
-        return count
+        """The session that this principal means, perhaps of an earlier epoch. Raises Forbidden
+        if it is not its own."""
+        low = number & ((1 << SESSION_BITS) - 1)
+        for epoch in range(self._epoch, max(self._epoch - EPOCHS_MAX, -1), -1):
+            count = epoch << EPOCH_SESSION_BITS | low
+            if number >> SESSION_BITS == self._session_mark(holder, count):
+                return count
+        raise Forbidden(f"that session is not one of {holder.name!r}")
 
     def _session_mark(self, holder: Principal, count: int) -> int:
         mark = int(self._grants.mark("session", holder.text, count), 16)

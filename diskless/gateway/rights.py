@@ -80,6 +80,12 @@ RULES: dict[Kind, Rule] = {
     Kind.REVOKE_TOKEN: _ADMIN,
     Kind.TOKENS: _ADMIN,
     Kind.FAULTS: _ADMIN,
+    Kind.SET_POLICY: _ADMIN,
+    Kind.REMOVE_POLICY: _ADMIN,
+    Kind.POLICY: Rule(read=_path),
+    Kind.FLUSH: _ADMIN,
+    Kind.ATTACH_TIER: _ADMIN,
+    Kind.DETACH_TIER: _ADMIN,
 }
 
 

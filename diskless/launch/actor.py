@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ray
 import uvloop
 
-from diskless.config import ClusterSettings
+from diskless.config import ClusterSettings, TierSettings
 from diskless.errors import DisklessError, LaunchFailed
 from diskless.identity import keyfile
 from diskless.identity.keyfile import Keys
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 RETRY_PAUSE_S = 1.0
 LOOP_TIMEOUT_S = 5.0
 """How long the event loop may take to answer a call of Ray's."""
+RESTORE_TIMEOUT_S = 1700.0
+"""How long it may load a namespace from the tier: see `agents`."""
 SEED_PAUSE_S = 0.5
 SEED_TIMEOUT_S = 2.0
 KEEP_S = 3600.0
@@ -72,6 +74,7 @@ class AgentArgs:
     """All agents are on one host: then nothing listens beyond loopback."""
     founding: bool
     """Its first life waits for `up` to form the cluster; others recover from it."""
+    tier: TierSettings | None = None
     seeds: Mapping[int, str] = field(default_factory=dict)
     """Addresses of agents that this Ray may not know: they run under an earlier one."""
 
@@ -152,11 +155,14 @@ class AgentActor:
         )
 
     def form(self, boot: str, addresses: dict[int, str]) -> None:
-        """Begins the namespace, in the life that `boot` names. Raises LaunchFailed."""
+        """Begins the namespace, in the life that `boot` names, with what the tier holds if it is
+        to be restored. Raises LaunchFailed, and what is wrong with the tier."""
         node = self._node
         if node is None or node.boot != boot:
             raise LaunchFailed(f"{slot_name(self._args.slot)} died while the cluster was formed")
         self._formed = True
+        if self._args.tier is not None and self._args.tier.restores:
+            self._call(node.restore(), timeout_s=RESTORE_TIMEOUT_S)
         self._call(node.form(addresses))
 
     def redeem(self, ticket: Ticket) -> None:
@@ -171,13 +177,13 @@ class AgentActor:
         if node is not None:
             self._call(node.stop())
 
-    def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def _call(self, work: Coroutine[Any, Any, Any], timeout_s: float = LOOP_TIMEOUT_S) -> Any:
         assert self._loop is not None
         try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result(LOOP_TIMEOUT_S)
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
         except FutureTimeout:
             raise TimeoutError(
-                f"{slot_name(self._args.slot)} did not answer within {LOOP_TIMEOUT_S:g} s"
+                f"{slot_name(self._args.slot)} did not answer within {timeout_s:g} s"
             ) from None
 
     # The agent's own thread.
@@ -234,8 +240,9 @@ class AgentActor:
                     hosts=(bind_host, address, socket.gethostname()),
                 ),
                 audit_dir=audit_dir(args.settings, args.cluster_id),
+                tier=args.tier,
             ),
-            hosts=RayHosts(Identity(args.settings, keys, args.one_host)),
+            hosts=RayHosts(Identity(args.settings, keys, args.one_host, args.tier)),
         )
         try:
             await node.start()

@@ -16,7 +16,7 @@ import ray
 from ray._private import state as ray_state
 
 from diskless.client.descriptor import Descriptor
-from diskless.config import ClusterSettings
+from diskless.config import ClusterSettings, TierSettings
 from diskless.errors import LaunchFailed, Unavailable
 from diskless.identity.keyfile import Keys
 from diskless.launch import rundir, seats, spread
@@ -28,6 +28,8 @@ from diskless.model import AgentStatus, parse_slot, slot_name
 
 POLL_S = 0.05
 STATE_TIMEOUT_S = 5.0
+RESTORE_TIMEOUT_S = 1800.0
+"""For the namespace of a tier: it is what was written since its last whole picture, and that."""
 SERVE_TIMEOUT_S = 90.0
 LEAVE_TIMEOUT_S = 5.0
 END_TIMEOUT_S = 10.0
@@ -45,6 +47,7 @@ class Identity(NamedTuple):
     settings: ClusterSettings
     keys: Keys
     one_host: bool
+    tier: TierSettings | None = None
 
     @property
     def cluster_id(self) -> str:
@@ -80,7 +83,8 @@ def identity_of(known: Descriptor) -> Identity:
         authority_key=known.authority_key,
     )
     settings = ClusterSettings.from_dict(known.settings)
-    return Identity(settings, keys, record_of(known).one_host)
+    tier = TierSettings(**known.tier) if known.tier else None
+    return Identity(settings, keys, record_of(known).one_host, tier)
 
 
 def seats_for(
@@ -120,6 +124,7 @@ def create(
             namespace=identity.namespace,
             one_host=identity.one_host,
             founding=founding,
+            tier=identity.tier,
             seeds=dict(seeds or {}),
         )
         actor = ray.remote(AgentActor).options(
@@ -143,7 +148,9 @@ def create(
 
 
 def form(identity: Identity, founders: Mapping[int, AgentState]) -> None:
-    """Begins the namespace on all agents, each in the life that its state describes."""
+    """Begins the namespace on all agents, each in the life that its state describes; with what
+    the tier holds, if they are to restore that."""
+    restores = identity.tier is not None and identity.tier.restores
     addresses = {slot: state.address for slot, state in founders.items()}
     calls = [
         ray.get_actor(slot_name(slot), namespace=identity.namespace).form.remote(
@@ -152,7 +159,7 @@ def form(identity: Identity, founders: Mapping[int, AgentState]) -> None:
         for slot, state in founders.items()
     ]
     try:
-        ray.get(calls, timeout=STATE_TIMEOUT_S)
+        ray.get(calls, timeout=RESTORE_TIMEOUT_S if restores else STATE_TIMEOUT_S)
     except ray.exceptions.RayTaskError as error:
         raise LaunchFailed(last_line(error)) from error
     except ray.exceptions.RayError as error:

@@ -13,19 +13,24 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import uvloop
 
+from diskless.agent.tiers import OpenTier
 from diskless.client.client import Client, connect
 from diskless.client.descriptor import Descriptor, remove, save
-from diskless.config import ClusterSettings
+from diskless.config import ClusterSettings, TierSettings
 from diskless.identity.certificates import Pair, issue, make_authority
 from diskless.identity.claims import Keyring, make_root
 from diskless.identity.keyfile import Keys
+from diskless.launch import tiers
 from diskless.launch.certify import certificates_for
 from diskless.node import Node, NodeSettings, read_wall_ms
 from diskless.protocol.messages import Peer
+
+if TYPE_CHECKING:
+    from diskless.tier.restore import At
 
 BIND_HOST = "127.0.0.1"
 START_TIMEOUT_S = 30.0
@@ -45,12 +50,19 @@ class LocalCluster:
         wall_clocks: Mapping[int, Callable[[], int]] | None = None,
         tls: bool = False,
         audit_dir: str = "",
+        tier: str = "",
+        restore: str = "",
+        at: "At | None" = None,
+        open_tier: Callable[[int], OpenTier] | None = None,
     ) -> None:
         """`hosts` names the failure domain of slots; by default all share one. `wall_clocks`
         are read, in milliseconds, by slots whose wall clock is not the machine's. `tls` makes an
         authority for this cluster, which issues a certificate to each agent. Agents have audit
-        files if `audit_dir` says where."""
-        self.settings = replace(settings, tls=tls or bool(settings.tls)).validate()
+        files if `audit_dir` says where. `tier` is the address of a durable tier that nobody has
+        yet, `restore` of one to go on with, from its newest manifest or from one `at` . `open_tier`
+        gives slots another way to it."""
+        chosen = replace(settings, tls=tls or bool(settings.tls), tier=tier or restore)
+        self.settings = chosen.validate()
         self.secret = make_root().hex()
         self.cluster_id = secrets.token_hex(8)
         self.authority: Pair | None = None
@@ -60,6 +72,9 @@ class LocalCluster:
         self._hosts = dict(hosts or {})
         self._wall_clocks = dict(wall_clocks or {})
         self._audit_dir = audit_dir
+        self._restores, self._at = bool(restore), at
+        self._open_tier = open_tier
+        self._tier: TierSettings | None = None
         self._dir = Path(tempfile.mkdtemp(prefix="diskless-"))
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -67,7 +82,7 @@ class LocalCluster:
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            self.run(self._start_all())
+            self._begin()
             save(self._descriptor())
         except BaseException:
             self.close()
@@ -171,9 +186,22 @@ class LocalCluster:
             ],
         )
 
+    def _begin(self) -> None:
+        """Finds out where in the tier's chain the cluster begins, and starts its agents."""
+        if self._restores:
+            from diskless.tier.restore import NEWEST  # only who has a tier needs its libraries
+
+            at = self._at or NEWEST
+            self._tier = tiers.take_over(self.settings, self.cluster_id, at).tier
+        elif self.settings.tier:
+            self._tier = tiers.check(self.settings, self.cluster_id)
+        self.run(self._start_all())
+
     async def _start_all(self) -> None:
         for slot in range(self.settings.agents):
             await self._start(slot)
+        for node in self.nodes.values():
+            await node.restore()
         addresses = {slot: node.address for slot, node in self.nodes.items()}
         for node in self.nodes.values():
             await node.form(addresses)
@@ -198,7 +226,9 @@ class LocalCluster:
                 seeds={other: node.address for other, node in self.nodes.items()},
                 wall_ms=self._wall_clocks.get(slot, read_wall_ms),
                 audit_dir=self._audit_dir,
-            )
+                tier=self._tier,
+            ),
+            open_tier=self._open_tier(slot) if self._open_tier is not None else None,
         )
         await node.start()
         self.nodes[slot] = node

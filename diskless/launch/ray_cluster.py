@@ -11,7 +11,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,14 +32,26 @@ from diskless.errors import (
 from diskless.identity import keyfile
 from diskless.identity.certificates import make_authority
 from diskless.identity.claims import make_root
-from diskless.launch import certify, private_ray, ray_link, rundir, running, seats, sessions
+from diskless.launch import (
+    certify,
+    parking,
+    private_ray,
+    ray_link,
+    rundir,
+    running,
+    seats,
+    sessions,
+    tiers,
+)
 from diskless.launch.record import (
     RayRecord,
+    advice_for_dead,
     name_option,
     record_of,
     refuse_dead,
     refuse_without_key,
     refuse_without_ray,
+    tier_of,
 )
 from diskless.launch.running import Progress, Started, ask_status
 from diskless.model import parse_slot, slot_name
@@ -48,6 +60,8 @@ from diskless.protocol.messages import Peer
 if TYPE_CHECKING:
     from diskless.launch.actor import AgentState
     from diskless.launch.agents import Identity, Process
+    from diskless.protocol.messages import Flushed
+    from diskless.tier.restore import At
 
 RESET_TIMEOUT_S = 20.0
 """How long a cluster may take to say how it is before it counts as dead and loses its files."""
@@ -60,15 +74,16 @@ def up(
     *,
     ray_address: str = "",
     reset: bool = False,
+    restore: "At | None" = None,
     progress: Progress | None = None,
 ) -> Started:
     """Starts a cluster and returns when every agent serves and sees all others; or adds
-    agents to one that runs.
+    agents, or a tier, to one that runs. With `restore` it begins with what its tier holds.
 
-    Raises BadSettings before anything starts; ClusterExists if it runs with other
-    settings, or more agents; Unavailable if it is known here but dead, unless `reset` may
-    replace it; FilesExist if that would destroy files of a cluster that is alive;
-    LaunchFailed.
+    Raises BadSettings before anything starts, and whatever is wrong with its tier;
+    ClusterExists if it runs with other settings, or more agents; Unavailable if it is known
+    here but dead, unless `reset` may replace it, or a restore bring it back; FilesExist if
+    that would destroy files of a cluster that is alive; LaunchFailed.
     """
     settings.validate()
     if settings.tls_cert:
@@ -78,6 +93,8 @@ def up(
     with alone():
         exists = descriptor.descriptor_path(settings.name).exists()
         known = descriptor.load(settings.name) if exists else None
+        if restore is not None:
+            return _restore(settings, ray_address, known, restore, progress or _silent)
         if known is not None and reset:
             refuse_without_ray(known)
             refuse_without_key(known)
@@ -86,21 +103,42 @@ def up(
         elif known is not None:
             refuse_without_key(known)
             return running.join(known, settings, ray_address, progress or _silent)
-        return _start(settings, ray_address, progress or _silent)
+        cluster = secrets.token_hex(8)
+        fresh = _describe(settings, ray_address, cluster)
+        if settings.tier:
+            fresh = replace(fresh, tier=dataclasses.asdict(tiers.check(settings, cluster)))
+        return _start(fresh, None, progress or _silent)
 
 
-def down(name: str, *, discard: bool = False) -> None:
-    """Ends a cluster and all that `up` started for it, also if it is half dead.
+def down(
+    name: str, *, discard: bool = False, draining: "Callable[[Flushed], None] | None" = None
+) -> bool:
+    """Ends a cluster and all that `up` started for it, also if it is half dead. With a tier it
+    first brings everything there, and tells `draining` how far it is; then its descriptor stays,
+    for a restore. Whether it does.
 
-    Raises NoCluster; FilesExist, unless it may discard what the cluster holds.
+    Raises NoCluster; FilesExist, unless it may discard what the cluster holds; TierBehind.
     """
     with alone():
         known = descriptor.load(name)
         refuse_without_ray(known)
         refuse_without_key(known)
-        if not discard:
+        if known.parked:
+            if not discard:
+                raise FilesExist(
+                    f"cluster {name!r} is down already, and in its tier: {advice_for_dead(known)}"
+                )
+            descriptor.remove(name)
+            return False
+        keeps = not discard and bool(tier_of(known)) and bool(known.gateways)
+        if keeps:
+            parking.drain(known, draining)
+        elif not discard:
             _refuse_to_lose(known)
         _end(known)
+        if keeps:
+            parking.park(known)
+        return keeps
 
 
 def kill(name: str, slots: Sequence[int], *, stay_dead: bool = False) -> list["Process"]:
@@ -146,23 +184,59 @@ def revive(
 # Starting.
 
 
-def _start(settings: ClusterSettings, ray_address: str, progress: Progress) -> Started:
-    known = Descriptor(
-        cluster=secrets.token_hex(8),
+def _describe(settings: ClusterSettings, ray_address: str, cluster: str) -> Descriptor:
+    """A new cluster, with keys of its own."""
+    return Descriptor(
+        cluster=cluster,
         name=settings.name,
         secret=make_root().hex(),
         settings=settings.to_dict(),
         ray=RayRecord(requested=ray_address).to_dict(),
     )
+
+
+def _restore(
+    settings: ClusterSettings,
+    ray_address: str,
+    known: Descriptor | None,
+    at: "At",
+    progress: Progress,
+) -> Started:
+    """With the keys of the cluster as it is known here: its tokens stay good, and those who
+    began before can tell what happened."""
+    if known is not None:
+        refuse_without_key(known)
+        parking.refuse_alive(known)
+    tiers.check_restore(settings, at)
+    begun = _describe(settings, ray_address, secrets.token_hex(8))
+    if known is not None:
+        if not known.parked:
+            _end(known)
+        begun = parking.unpark(known, begun)
+    try:
+        return _start(begun, at, progress)
+    except BaseException:
+        if known is not None:  # Its keys must not go with what failed.
+            parking.park(replace(known, settings=known.settings | settings.tier_fields))
+        raise
+
+
+def _start(known: Descriptor, restore: "At | None", progress: Progress) -> Started:
     descriptor.save(known)
     try:
         record = _find_ray(known, progress)
         advice = [] if record.own else _check_ray(known.name)
         known = _with_ray(known, record)  # From here on something of ours may be in it.
-        return _start_agents(known, advice, progress)
+        restoring = None
+        if restore is not None:
+            settings = ClusterSettings.from_dict(known.settings)
+            restoring = tiers.take_over(settings, known.cluster, restore)
+            known = replace(known, tier=dataclasses.asdict(restoring.tier))
+            descriptor.save(known)
+        return _start_agents(known, restoring, advice, progress)
     except BaseException:
         with suppress(DisklessError):  # What is left, `down` can find by the descriptor.
-            _end(descriptor.load(settings.name))
+            _end(descriptor.load(known.name))
         raise
     finally:
         ray_link.detach()
@@ -193,7 +267,12 @@ def _with_ray(known: Descriptor, record: RayRecord) -> Descriptor:
     return known
 
 
-def _start_agents(known: Descriptor, advice: list[str], progress: Progress) -> Started:
+def _start_agents(
+    known: Descriptor,
+    restoring: tiers.Restoring | None,
+    advice: list[str],
+    progress: Progress,
+) -> Started:
     from diskless.launch import agents, spread
 
     nodes = spread.living_nodes()
@@ -218,7 +297,9 @@ def _start_agents(known: Descriptor, advice: list[str], progress: Progress) -> S
     known = replace(known, gateways=[_peer(states[slot]) for slot in sorted(states)])
     descriptor.save(known)
     advice = advice + seats.advise(settings, [state.host for state in states.values()])
-    return Started(descriptor=known, fresh=True, agents_up=len(states), advice=advice)
+    return Started(
+        descriptor=known, fresh=True, agents_up=len(states), advice=advice, restored=restoring
+    )
 
 
 def _with_authority(known: Descriptor, *, one_host: bool) -> Descriptor:
@@ -231,7 +312,7 @@ def _with_authority(known: Descriptor, *, one_host: bool) -> Descriptor:
     if settings.tls and settings.tls_cert:
         authority = certify.own_authority(settings).decode()
         known = replace(known, authority=authority, by_host=True)
-    elif settings.tls:
+    elif settings.tls and not known.authority_key:
         pair = make_authority(known.name, known.cluster)
         known = replace(known, authority=pair.chain.decode(), authority_key=pair.key.decode())
     descriptor.save(known)

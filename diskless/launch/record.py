@@ -72,6 +72,11 @@ def boot_id() -> str:
 
 def refuse_dead(descriptor: Descriptor) -> None:
     """Raises Unavailable, with what to do, if the cluster surely serves no more."""
+    if descriptor.parked:
+        raise Unavailable(
+            f"cluster {descriptor.name!r} is down, and all of it is in its tier: "
+            f"{advice_for_dead(descriptor)}"
+        )
     if descriptor.ray and not descriptor.gateways:
         raise Unavailable(
             f"cluster {descriptor.name!r} never came up completely: {advice_for_dead(descriptor)}"
@@ -85,7 +90,7 @@ def refuse_dead(descriptor: Descriptor) -> None:
 
 def refuse_without_ray(descriptor: Descriptor) -> None:
     """Raises BadRequest for a cluster of `local_cluster`."""
-    if not descriptor.ray:
+    if not descriptor.ray and not descriptor.parked:
         raise BadRequest(f"cluster {descriptor.name!r} lives and ends in the process that made it")
 
 
@@ -97,9 +102,19 @@ def refuse_without_key(descriptor: Descriptor) -> None:
 
 def advice_for_dead(descriptor: Descriptor) -> str:
     name = name_option(descriptor.name)
+    if tier := tier_of(descriptor):
+        return (
+            f"`diskless up --restore {tier}{name}` brings back what its tier has; "
+            f"`diskless down --discard{name}` forgets the cluster"
+        )
     return (
         f"run `diskless down --discard{name}`, then `diskless up`; or `diskless up --reset{name}`"
     )
+
+
+def tier_of(descriptor: Descriptor) -> str:
+    """The address of its tier; "" if it has none."""
+    return str(descriptor.settings.get("tier", ""))
 
 
 def name_option(name: str) -> str:

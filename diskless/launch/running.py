@@ -22,19 +22,22 @@ from diskless.errors import (
     LaunchFailed,
     Unavailable,
 )
-from diskless.launch import ray_link, seats
+from diskless.launch import ray_link, seats, tiers
 from diskless.launch.record import (
     advice_for_dead,
     name_option,
     record_of,
     refuse_dead,
     refuse_without_ray,
+    tier_of,
 )
 from diskless.model import AgentStatus, ClusterStatus, parse_slot
 from diskless.protocol.messages import Peer
 
 ASK_TIMEOUT_S = 5.0
 """How long a cluster may take to say how it is before it counts as dead."""
+
+ATTACH_TIMEOUT_S = 30.0
 
 Progress = Callable[[str, int, int], None]
 
@@ -51,6 +54,9 @@ class Started:
     """Slots that a running cluster did not have before."""
     advice: list[str] = field(default_factory=list)
     """What the operator should know: failure domains, and how Ray treats agents."""
+    tier_attached: bool = False
+    """A cluster that ran has got a tier."""
+    restored: tiers.Restoring | None = None
 
 
 def settings_for(name: str, chosen: dict[str, Any], *, reset: bool) -> ClusterSettings:
@@ -75,11 +81,27 @@ def join(
     """
     refuse_other(known, settings, ray_address)
     status = ask_status(known)
+    attached = bool(settings.tier) and not tier_of(known)
+    if attached:
+        known = _add_tier(known, settings)
     missing = never_joined(status, settings.agents)
     if missing:
         return _grow(known, settings, status, missing, progress)
     known = _save(known, settings)
-    return Started(descriptor=known, fresh=False, agents_up=_count_up(status))
+    return Started(
+        descriptor=known, fresh=False, agents_up=_count_up(status), tier_attached=attached
+    )
+
+
+def _add_tier(known: Descriptor, settings: ClusterSettings) -> Descriptor:
+    """Has a cluster that runs keep what it holds in a tier: its agents hear of it by their
+    leader, in all their lives."""
+    tier = tiers.check(settings, known.cluster)
+    with connect(known.name, timeout_s=ATTACH_TIMEOUT_S) as client:
+        client.tier.attach(tier.uri, epoch=tier.epoch, number=tier.number, options=tier.options)
+    known = replace(known, settings=known.settings | settings.tier_fields)
+    descriptor.save(known)
+    return known
 
 
 def refuse_other(known: Descriptor, settings: ClusterSettings, ray_address: str) -> None:
@@ -88,15 +110,17 @@ def refuse_other(known: Descriptor, settings: ClusterSettings, ray_address: str)
     has = ClusterSettings.from_dict(known.settings).to_dict()
     has |= {"ray_address": record_of(known).requested or "its own"}
     asked = settings.to_dict() | ({"ray_address": ray_address} if ray_address else {})
+    free = {"agents"} | (set() if tier_of(known) else settings.tier_fields.keys())
     other = ", ".join(
         f"{key} {has.get(key)}, not {value}"
         for key, value in asked.items()
-        if key != "agents" and value is not None and has.get(key) != value
+        if key not in free and value is not None and has.get(key) != value
     )
     if other:
         raise ClusterExists(
             f"cluster {known.name!r} is there already, with other settings ({other}), and only "
-            "its --agents can grow: run `diskless down` first, or choose another --name"
+            "its --agents can grow, and a --tier be added: run `diskless down` first, or choose "
+            "another --name"
         )
     if settings.agents < has["agents"]:
         raise ClusterExists(

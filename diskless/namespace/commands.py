@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from diskless.errors import BY_REASON, DisklessError, error_from_wire
-from diskless.model import Extent, Place, Stripe
+from diskless.model import Extent, Place, Stripe, TierOptions
 
 
 class _Command(Struct, frozen=True, tag=True, array_like=True):
@@ -238,6 +238,75 @@ class RevokeToken(_Command, frozen=True, tag=True, array_like=True):
     who: str = ""
 
 
+class SetPolicy(_Command, frozen=True, tag=True, array_like=True):
+    """From now on a path, and what is below it, asks for this. `changed` says whether it did
+    not before. Refused for keys and values that there are not."""
+
+    path: str
+    key: str
+    value: str
+    who: str = ""
+
+
+class RemovePolicy(_Command, frozen=True, tag=True, array_like=True):
+    """Takes a policy off a path, or all that it has if `key` is empty; `number` says how
+    many that were."""
+
+    path: str
+    key: str
+    who: str = ""
+
+
+class AttachTier(_Command, frozen=True, tag=True, array_like=True):
+    """From now on changes are kept in a tier, whose last manifest has this number. Refused
+    while another one is attached."""
+
+    uri: str
+    epoch: int
+    number: int
+    who: str = ""
+    options: TierOptions = TierOptions()
+
+
+class DetachTier(_Command, frozen=True, tag=True, array_like=True):
+    """Forgets the tier, in steps: to be repeated until the answer's `number`, of what is left,
+    is 0. Refused while files have their bytes there alone, or a path asks for `sync`."""
+
+    who: str = ""
+
+
+class Keep(_Command, frozen=True, tag=True, array_like=True):
+    """Where bytes of files lie in the tier: rows of (file, segment, offset, stored bytes,
+    flags), and all segments that they name: (number, name, bytes). The answer's `number` says
+    how many of these files are still there."""
+
+    number: int
+    """Of the manifest."""
+    segments: tuple[tuple[int, str, int], ...]
+    rows: tuple[tuple[int, int, int, int, int], ...]
+
+
+class Horizon(_Command, frozen=True, tag=True, array_like=True):
+    """All that was done up to `change`, and so up to `op`, is safe in the tier by manifest
+    `number`. Of manifests that are not newer than the last nothing is taken."""
+
+    epoch: int
+    number: int
+    change: int
+    op: int
+    time_ms: int
+    last_file: int
+
+
+class Mark(_Command, frozen=True, tag=True, array_like=True):
+    """Holds this moment, so that it can be walked while the namespace goes on. There is one
+    mark: a new one takes the place of the last."""
+
+
+class Unmark(_Command, frozen=True, tag=True, array_like=True):
+    """Lets go of the moment that was held; `changed` says whether one was."""
+
+
 class AgentUp(_Command, frozen=True, tag=True, array_like=True):
     """A process serves a slot. A new `boot` is a new incarnation, with empty memory."""
 
@@ -258,6 +327,12 @@ class AgentDown(_Command, frozen=True, tag=True, array_like=True):
 
 Past = CreateSnapshot | RenameSnapshot | DeleteSnapshots | Clone | Rollback
 """What has to do with snapshots, of a client."""
+
+Registry = IssueToken | RevokeToken | SetPolicy | RemovePolicy
+"""What has to do with the tables beside the tree."""
+
+Tiering = AttachTier | DetachTier | Keep | Horizon
+"""What has to do with the durable tier; only leaders say it."""
 
 Command = (
     Commit
@@ -283,6 +358,14 @@ Command = (
     | Limit
     | IssueToken
     | RevokeToken
+    | SetPolicy
+    | RemovePolicy
+    | AttachTier
+    | DetachTier
+    | Keep
+    | Horizon
+    | Mark
+    | Unmark
 )
 
 

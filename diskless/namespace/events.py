@@ -82,7 +82,14 @@ _Small = (
     | c.Limit
     | c.IssueToken
     | c.RevokeToken
+    | c.SetPolicy
+    | c.RemovePolicy
+    | c.AttachTier
+    | c.DetachTier
 )
+_UNTOLD = c.Sweep | c.Keep | c.Horizon | c.Mark | c.Unmark
+"""The delete has been noted, and many sweeps follow a large one. What the drain says, second
+after second, is in the status of the tier."""
 _What = _Put | _Relocated | _Repaired | _Reaped | _Doubted | _Kept | _Forgotten | _Small
 
 
@@ -137,8 +144,7 @@ class EventLog:
                 notes.append(note)
                 if audit is not None:
                     audit.note(note)
-        elif not isinstance(command, c.Sweep):
-            # The delete has been noted, and many sweeps follow a large one.
+        elif not isinstance(command, _UNTOLD):
             what, result = _shortened(command), _short(results[0])
             note = Note(op, time_ms, elapsed_ms, what, result, _who(command, who_of))
             self._notes.append(note)
@@ -186,10 +192,8 @@ def _named(found: Iterable[str]) -> tuple[str, ...]:
 
 def _who(command: c.Command, who_of: Callable[[int], str]) -> str:
     """Who asked for a command; "" if nobody did."""
-    if isinstance(command, c.OpenSession | c.Drain | c.IssueToken | c.RevokeToken):
-        return command.who
     session = getattr(command, "session", None)
-    return "" if session is None else who_of(session)
+    return getattr(command, "who", "") if session is None else who_of(session)
 
 
 def _short(result: c.Result) -> c.Result:
@@ -230,7 +234,9 @@ def _shortened(command: c.Command) -> _What:
             return replace(command, path=_cut(command.path), name=_cut(command.name))
         case c.IssueToken(paths=paths):
             return replace(command, paths=_named(paths))
-        case c.Commit() | c.Sweep():
+        case c.SetPolicy() | c.RemovePolicy():
+            return replace(command, path=_cut(command.path), key=_cut(command.key))
+        case c.Commit() | c.Sweep() | c.Keep() | c.Horizon() | c.Mark() | c.Unmark():
             raise AssertionError("one event for each of its puts, and none")
         case _:
             return command
@@ -250,6 +256,8 @@ def _paths(what: _What) -> tuple[str, ...]:
         case _Put(path, _, _, more):
             return (path, *more)
         case c.Mkdirs(path=path) | c.Delete(path=path) | c.RenameSnapshot(path=path):
+            return (path,)
+        case c.SetPolicy(path=path) | c.RemovePolicy(path=path):
             return (path,)
         case _Kept(path=path, more=more):
             return (path, *more)
@@ -314,6 +322,22 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
             return "token", f"token {name} issued {rights} {' '.join(paths)}{known}"
         case c.RevokeToken(name):
             return "token", f"token {name} revoked" + (", which it was" if idle else "")
+        case c.SetPolicy() | c.RemovePolicy():
+            return _words_of_policies(what, idle=idle)
+        case c.AttachTier(uri, epoch, manifest):
+            known = ", which it was" if idle else f" at manifest {manifest} of epoch {epoch}"
+            return "tier", f"tier {uri} attached{known}"
+        case c.DetachTier():
+            left = f", {_count(number, 'file')} left to forget" if number else ""
+            return "tier", f"tier detached{left}"
+
+
+def _words_of_policies(what: c.SetPolicy | c.RemovePolicy, *, idle: bool) -> tuple[str, str]:
+    if isinstance(what, c.SetPolicy):
+        known = ", which it was" if idle else ""
+        return "policy", f"policy of {what.path}: {what.key}={what.value}{known}"
+    lacked = ", which it had not" if idle else ""
+    return "policy", f"policy of {what.path} removed: {what.key or 'all'}{lacked}"
 
 
 def _words_of_the_past(

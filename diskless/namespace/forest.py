@@ -85,6 +85,11 @@ def _row(frame: _Frame) -> Row:
     return _LEAF, list(entries), values, []
 
 
+def files_of(row: Row) -> list[int]:
+    """The ids of the files that a row points to."""
+    return [number for number in row[2] if number > 0] if row[0] == _LEAF else []
+
+
 def row_bytes(row: Row) -> int:
     """More than it takes on the wire, for what it takes to make it."""
     return 30 + 50 * len(row[1]) + sum(map(len, row[1]))

@@ -4,6 +4,7 @@ A plain dictionary of 700,000 entries takes 28 ms to make room for one more, and
 waits for the event loop waits as long. This is a dictionary of small ones.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, MutableMapping
 from typing import TypeVar
 
@@ -49,3 +50,23 @@ class Paged(MutableMapping[int, T]):
     def __contains__(self, key: object) -> bool:
         assert isinstance(key, int)
         return key in self._pages.get(key >> PAGE_BITS, ())
+
+    def ascending(self, *, after: int, limit: int) -> list[int]:
+        """The next keys beyond `after`."""
+        found: list[int] = []
+        for number in sorted(n for n in self._pages if n >= after >> PAGE_BITS):
+            keys = sorted(self._pages[number])
+            found += keys[bisect_right(keys, after) :]
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    def descending(self, *, below: int, limit: int) -> list[int]:
+        """The next keys under `below`, the greatest first."""
+        found: list[int] = []
+        for number in sorted((n for n in self._pages if n <= below >> PAGE_BITS), reverse=True):
+            keys = sorted(self._pages[number])
+            found += reversed(keys[: bisect_left(keys, below)])
+            if len(found) >= limit:
+                break
+        return found[:limit]

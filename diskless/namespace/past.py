@@ -74,6 +74,8 @@ def rename(state: "NamespaceState", command: c.RenameSnapshot) -> c.Done:
         growth = weights.name_bytes(command.new) - weights.name_bytes(command.old)
         if growth > 0:
             state.check_room(growth, command.path)
+        if state.marked is not None:
+            state.marked.note_renamed(snapshot)
         state.history.rename(snapshot, command.new)
     return c.Done(snapshot.id, changed=command.new != command.old)
 

@@ -5,16 +5,27 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from diskless import paths, policy
 from diskless.errors import PathIsFile
 from diskless.model import FileRecord, HeldShard, Place, Stripe
 from diskless.namespace.compare import DiffPage, diff_page
 from diskless.namespace.ledger import Verdict
 from diskless.namespace.lookback import Events, EventsFound
 from diskless.namespace.state import NamespaceState
+from diskless.namespace.tier import is_cold
 from diskless.namespace.tokens import Token
 from diskless.namespace.tree import Directory
 from diskless.namespace.usage import UsagePage, usage_page
-from diskless.namespace.views import PathStatus, SnapshotStatus, Summary, snapshot_status
+from diskless.namespace.views import (
+    PathStatus,
+    SnapshotStatus,
+    Summary,
+    TierPlace,
+    TierStatus,
+    snapshot_status,
+    tier_place,
+    tier_status,
+)
 
 PAGE_ENTRIES_MAX = 5000
 PAGE_BYTES_MAX = 3 << 20
@@ -104,6 +115,22 @@ class Tokens(_Query, frozen=True, tag=True, array_like=True):
     limit: int
 
 
+class Policy(_Query, frozen=True, tag=True, array_like=True):
+    """What holds at a path, which need not be there."""
+
+    path: str
+
+
+class TierState(_Query, frozen=True, tag=True, array_like=True):
+    """How far the durable tier reaches, and what is there."""
+
+
+class TierPlaces(_Query, frozen=True, tag=True, array_like=True):
+    """Where files lie in the tier, by their ids: None for each that does not."""
+
+    ids: tuple[int, ...]
+
+
 Query = (
     Stat
     | Page
@@ -116,6 +143,9 @@ Query = (
     | Diff
     | Review
     | Tokens
+    | Policy
+    | TierState
+    | TierPlaces
     | Report
     | Events
 )
@@ -137,8 +167,17 @@ class TokensListed(Struct, frozen=True, array_like=True):
 
 
 class OpenedFile(Struct, frozen=True, array_like=True):
+    """A file with no bytes here has `place`; one that the tier has not either has none."""
+
     record: FileRecord
     stripes: list[Stripe]
+    place: TierPlace | None = None
+
+
+class PolicyShown(Struct, frozen=True, array_like=True):
+    """Each key with what holds and the path that says so, which is empty for a default."""
+
+    entries: list[tuple[str, str, str]]
 
 
 ANSWERS: dict[type, Any] = {
@@ -154,6 +193,9 @@ ANSWERS: dict[type, Any] = {
     Review: list[Verdict],
     Report: bytes,
     Tokens: TokensListed,
+    Policy: PolicyShown,
+    TierState: TierStatus,
+    TierPlaces: list[TierPlace | None],
     Events: EventsFound,
 }
 
@@ -177,7 +219,7 @@ def answer(state: NamespaceState, query: Query) -> Any:
             )
             return _that_fits(Listed(entries, more))
         case Open(path):
-            return OpenedFile(*state.open(path))
+            return _opened(state, path)
         case Locate(stripes):
             return state.locate(stripes)
         case Summarize(path):
@@ -194,8 +236,31 @@ def answer(state: NamespaceState, query: Query) -> Any:
             return [state.ledger.verdict(shard, place) for shard in shards]
         case Tokens(after, limit):
             return _tokens(state, after, min(max(limit, 1), PAGE_ENTRIES_MAX))
+        case Policy(path):
+            return _policy(state, path)
+        case TierState():
+            return tier_status(state.tier)
+        case TierPlaces(ids):
+            return [tier_place(state.tier, id_) for id_ in ids[:PAGE_ENTRIES_MAX]]
         case Report() | Events():
             raise AssertionError("for the agent to answer, which knows more than the state")
+
+
+def _opened(state: NamespaceState, path: str) -> OpenedFile:
+    record, stripes = state.open(path)
+    if is_cold(record):
+        return OpenedFile(record, stripes, tier_place(state.tier, record.id))
+    return OpenedFile(record, stripes)
+
+
+def _policy(state: NamespaceState, path: str) -> PolicyShown:
+    paths.split(path)
+    defaults = {policy.DURABILITY: state.tier.default_durability}
+    found = []
+    for key, default in defaults.items():
+        value, source = state.policies.effective(path, key, default=default)
+        found.append((key, value, source))
+    return PolicyShown(found)
 
 
 def _snapshots(state: NamespaceState, path: str, after: int, limit: int) -> SnapshotsListed:

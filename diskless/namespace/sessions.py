@@ -15,7 +15,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from diskless.errors import SessionExpired
+from diskless.errors import RESTORED, Restored, SessionExpired
 from diskless.namespace.commands import (
     Clone,
     CreateSnapshot,
@@ -37,6 +37,8 @@ SESSION_IDLE_S = 3600
 """Its client, if it is still there, opens another one and goes on."""
 EXPIRE_AT_ONCE_MAX = 8
 """Sessions that the opening of one may end, so that no command takes long."""
+EPOCH_SESSION_BITS = 48
+"""Where the epoch is in the number of a session: a restore begins another one."""
 EXPIRE_EVERY = 64
 """So many of a session's requests lie between two looks for others that have grown old."""
 
@@ -155,6 +157,10 @@ class Sessions:
         known = self._sessions.get(session)
         return "" if known is None else known.who
 
+    def begin(self, number: int) -> None:
+        """Those to come have greater numbers than this one."""
+        self._last = max(self._last, number)
+
     def open(self, who: str = "", *, elapsed_ms: int) -> int:
         """A new session's number; `who` is the principal's name."""
         self._expire(elapsed_ms, limit=EXPIRE_AT_ONCE_MAX)
@@ -169,12 +175,15 @@ class Sessions:
     def answer(self, session: int, sequence: int, *, elapsed_ms: int) -> Result | None:
         """What this mutation was answered, or None if it has not run.
 
-        Raises SessionExpired when that can no longer be told.
+        Raises SessionExpired when that can no longer be told; Restored for a session of an
+        earlier epoch.
         """
         if not sequence % EXPIRE_EVERY:
             self._expire(elapsed_ms, limit=EXPIRE_AT_ONCE_MAX)
         known = self._sessions.get(session)
         if known is None:
+            if 0 <= session >> EPOCH_SESSION_BITS < self._last >> EPOCH_SESSION_BITS:
+                raise Restored(RESTORED)
             raise SessionExpired(f"session {session} has expired: reconnect")
         self._sessions.move_to_end(session)
         known.used_ms = elapsed_ms

@@ -7,19 +7,22 @@ goes once.
 A chunk is [section, rows]; sections come in the order of `_SECTIONS`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import msgspec
 
-from diskless.model import AgentInfo, FileRecord, Stripe
+from diskless.model import AgentInfo, FileRecord, Stripe, TierOptions
 from diskless.namespace import commands as c
-from diskless.namespace import forest
+from diskless.namespace import forest, marked
 from diskless.namespace.doomed import Job
 from diskless.namespace.history import Snapshot
+from diskless.namespace.marked import Marked
+from diskless.namespace.policies import rows_of
 from diskless.namespace.sessions import _Session
 from diskless.namespace.state import NamespaceState
+from diskless.namespace.tier import Segment
 from diskless.namespace.tokens import Token
 from diskless.namespace.tree import File
 
@@ -31,7 +34,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 _Row = tuple[Any, ...]
 _Doomed = list[tuple[int, list[int]]]  # files left, numbers of what is pending
-_Kept = list[tuple[int, str, str, int, int, int, str, int]]
+_KeptRow = tuple[int, str, str, int, int, int, str, int]
+_Kept = list[_KeptRow]
 """Of each snapshot: id, path, name, number of its root, time, op, cut, size of the cut."""
 _SessionRow = tuple[int, int, int, int, int, str]
 _Answers = list[tuple[int, int, c.Result]]  # session, sequence, answer
@@ -53,6 +57,16 @@ _SECTIONS: dict[str, Any] = {
     "sessions": list[_SessionRow],
     "answers": _Answers,
     "tokens": list[tuple[Token]],
+    "policies": list[tuple[str, str, str]],
+    "tier": list[Any],
+    "segments": list[tuple[int, Segment]],
+    "places": list[tuple[int, bytes]],
+    "cold": list[tuple[int, int]],
+    "mark": list[Any],
+    "mark_policies": list[tuple[str, str, str]],
+    "mark_kept": _Kept,
+    "mark_names": list[tuple[int, str]],
+    "mark_tokens": list[tuple[str, Token | None]],
 }
 _DECODERS = {name: msgspec.msgpack.Decoder(rows) for name, rows in _SECTIONS.items()}
 _CHUNK = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
@@ -73,7 +87,7 @@ def snapshot(state: NamespaceState) -> Iterator[bytes]:
     yield from _chunks(
         "files", ((file.record,) for file in state.files.values()), size=_record_bytes
     )
-    yield from _forest(state)
+    numbers = yield from _forest(state)
     yield from _chunks("demotable", state.demotable_ms.items())
     yield from _chunks(
         "stripes",
@@ -103,9 +117,65 @@ def snapshot(state: NamespaceState) -> Iterator[bytes]:
     yield from _chunks(
         "tokens", ((token,) for token in state.tokens.by_name.values()), size=_token_bytes
     )
+    yield from _chunks("policies", rows_of(state.policies.table))
+    yield from _tier(state)
+    if state.marked is not None:
+        yield from _mark(state.marked, numbers)
 
 
-def _forest(state: NamespaceState) -> Iterator[bytes]:
+def _tier(state: NamespaceState) -> Iterator[bytes]:
+    tier = state.tier
+    yield _encode(
+        (
+            "tier",
+            [
+                tier.attached,
+                tier.uri,
+                tier.epoch,
+                tier.number,
+                tier.change,
+                tier.horizon_change,
+                tier.horizon_op,
+                tier.horizon_time_ms,
+                tier.horizon_file,
+                tier.last_segment,
+                tier.live_bytes,
+                tier.options,
+            ],
+        )
+    )
+    yield from _chunks("segments", tier.segments.items())
+    yield from _chunks("places", ((id_, tier.packed(id_)) for id_ in tier.places))
+    yield from _chunks("cold", tier.cold.items())
+
+
+def _mark(held: Marked, numbers: Iterator[int]) -> Iterator[bytes]:
+    """The numbers are those of its root, and of the snapshots' that it holds."""
+    yield _encode(
+        (
+            "mark",
+            [
+                next(numbers),
+                held.change,
+                held.op,
+                held.time_ms,
+                held.last_file,
+                held.last_snapshot,
+                held.tokens_version,
+                held.bytes_used,
+            ],
+        )
+    )
+    yield from _chunks("mark_policies", rows_of(held.policies))
+    yield from _chunks(
+        "mark_kept", (_kept_row(one, next(numbers)) for one in held.forgotten.values())
+    )
+    yield from _chunks("mark_names", held.names.items())
+    yield from _chunks("mark_tokens", held.tokens.items())
+
+
+def _forest(state: NamespaceState) -> Generator[bytes, None, Iterator[int]]:
+    """The answer has the numbers of what the mark holds."""
     feller = forest.Feller()
     roots: list[int] = []
 
@@ -119,6 +189,12 @@ def _forest(state: NamespaceState) -> Iterator[bytes]:
         for kept in state.history.by_id.values():
             yield from feller.rows(kept.root)
             roots.append(feller.number)
+        if state.marked is not None:
+            yield from feller.rows(state.marked.root)
+            roots.append(feller.number)
+            for kept in state.marked.forgotten.values():
+                yield from feller.rows(kept.root)
+                roots.append(feller.number)
 
     yield from _chunks("nodes", rows(), size=forest.row_bytes)
     numbers = iter(roots)
@@ -127,12 +203,13 @@ def _forest(state: NamespaceState) -> Iterator[bytes]:
         "doomed", ((job.files, [next(numbers) for _ in job.pending]) for job in state.doomed.jobs)
     )
     yield from _chunks(
-        "kept",
-        (
-            (one.id, one.path, one.name, next(numbers), one.time_ms, one.op, one.cut, one.cut_size)
-            for one in state.history.by_id.values()
-        ),
+        "kept", (_kept_row(one, next(numbers)) for one in state.history.by_id.values())
     )
+    return numbers
+
+
+def _kept_row(one: Snapshot, number: int) -> _Row:
+    return one.id, one.path, one.name, number, one.time_ms, one.op, one.cut, one.cut_size
 
 
 def _counters(state: NamespaceState) -> list[int]:
@@ -244,10 +321,13 @@ class Restorer:
             self._state.doomed.restore(Job([self._planter.thing(n) for n in numbers], files))
 
     def _kept(self, rows: _Kept) -> None:
-        for id_, path, name, number, time_ms, op, cut, cut_size in rows:
-            root = self._planter.directory(number)
-            kept = Snapshot(id_, path, name, root, time_ms, op, cut, cut_size)
-            self._state.history.restore(kept)
+        for row in rows:
+            self._state.history.restore(self._snapshot(row))
+
+    def _snapshot(self, row: _KeptRow) -> Snapshot:
+        id_, path, name, number, time_ms, op, cut, cut_size = row
+        root = self._planter.directory(number)
+        return Snapshot(id_, path, name, root, time_ms, op, cut, cut_size)
 
     def _demotable(self, rows: list[tuple[int, int]]) -> None:
         self._state.demotable_ms.update(rows)
@@ -278,6 +358,66 @@ class Restorer:
     def _tokens(self, rows: list[tuple[Token]]) -> None:
         for (token,) in rows:
             self._state.tokens.add(token)
+
+    def _policies(self, rows: list[tuple[str, str, str]]) -> None:
+        self._state.policies.restore(rows)
+
+    def _tier(self, values: list[Any]) -> None:
+        tier = self._state.tier
+        (
+            tier.attached,
+            tier.uri,
+            tier.epoch,
+            tier.number,
+            tier.change,
+            tier.horizon_change,
+            tier.horizon_op,
+            tier.horizon_time_ms,
+            tier.horizon_file,
+            tier.last_segment,
+            tier.live_bytes,
+            options,
+        ) = values
+        tier.options = msgspec.convert(options, TierOptions)
+
+    def _segments(self, rows: list[tuple[int, Segment]]) -> None:
+        for number, segment in rows:
+            self._state.tier.restore_segment(number, segment)
+
+    def _places(self, rows: list[tuple[int, bytes]]) -> None:
+        for id_, packed in rows:
+            self._state.tier.restore_place(id_, packed)
+
+    def _cold(self, rows: list[tuple[int, int]]) -> None:
+        for id_, size in rows:
+            self._state.tier.cold[id_] = size
+            self._state.tier.cold_bytes += size
+
+    def _mark(self, values: list[int]) -> None:
+        number, change, op, time_ms, last_file, last_snapshot, version, bytes_used = values
+        root = self._planter.directory(number)
+        held = Marked(change, op, time_ms, last_file, last_snapshot, version, root, {})
+        held.bytes_used = bytes_used
+        marked.hold(self._state, held)
+
+    @property
+    def _held(self) -> Marked:
+        assert self._state.marked is not None
+        return self._state.marked
+
+    def _mark_policies(self, rows: list[tuple[str, str, str]]) -> None:
+        for path, key, value in rows:
+            self._held.policies.setdefault(path, {})[key] = value
+
+    def _mark_kept(self, rows: _Kept) -> None:
+        for row in rows:
+            self._held.forgotten[row[0]] = self._snapshot(row)
+
+    def _mark_names(self, rows: list[tuple[int, str]]) -> None:
+        self._held.names.update(rows)
+
+    def _mark_tokens(self, rows: list[tuple[str, Token | None]]) -> None:
+        self._held.tokens.update(rows)
 
     def _answers(self, rows: _Answers) -> None:
         for number, sequence, answer in rows:

@@ -9,8 +9,6 @@ the same commands are equal. Reads are plain methods and change nothing.
 from collections.abc import Callable, Iterable
 from typing import ParamSpec
 
-from msgspec.structs import replace
-
 from diskless import paths
 from diskless.config import format_bytes
 from diskless.errors import (
@@ -22,18 +20,22 @@ from diskless.errors import (
     StaleShards,
     UploadLost,
 )
-from diskless.model import Extent, FileRecord, Place, Stripe, slot_name
-from diskless.namespace import btree, edits, past, weights
+from diskless.model import FileRecord, Place, Stripe, slot_name
+from diskless.namespace import btree, edits, marked, moves, past, registry, tier, weights
 from diskless.namespace import commands as c
-from diskless.namespace.content import Offered, check_content, check_shape, lies_in
+from diskless.namespace.content import Offered, check_content, check_shape
 from diskless.namespace.doomed import Doomed
 from diskless.namespace.history import History, Snapshot
+from diskless.namespace.journal import Change, Journal
 from diskless.namespace.ledger import Ledger
+from diskless.namespace.marked import Marked
 from diskless.namespace.paged import Paged
+from diskless.namespace.policies import Policies
 from diskless.namespace.roster import Roster
 from diskless.namespace.sessions import Mutation, Sessions, refused_before
-from diskless.namespace.tokens import Token, Tokens
-from diskless.namespace.tree import File, Node, Spot, Tree, descend
+from diskless.namespace.tier import Tier, is_cold
+from diskless.namespace.tokens import Tokens
+from diskless.namespace.tree import Directory, File, Node, Spot, Tree, descend
 from diskless.namespace.views import PathStatus, Summary, status_of
 from diskless.repair import condition
 
@@ -69,6 +71,10 @@ class NamespaceState:
         self.ledger = Ledger(self.health)
         self.sessions = Sessions()
         self.tokens = Tokens()
+        self.policies = Policies()
+        self.tier = Tier()
+        self.marked: Marked | None = None
+        self.journal: Journal | None = None  # this replica's own, and not part of the state
         self.files: Paged[File] = Paged()  # what is doomed too
         self.op = 0  # the place in the log of the last command
         self.clock_ms = 0
@@ -118,10 +124,9 @@ class NamespaceState:
             case c.OpenSession(who):
                 return (self._open_session(who),)
             case c.Relocate():
-                return (self._relocate(command),)
-            case c.MoveShards(moves):
-                moved = sum(self._move_shards(move) for move in moves)
-                return (c.Done(moved, changed=moved > 0),)
+                return (moves.relocate(self, command),)
+            case c.MoveShards():
+                return (moves.move_shards(self, command),)
             case c.Doubt(writers):
                 self.ledger.doubt(writers, elapsed_ms=self.elapsed_ms)
             case c.Fence(slot, incarnation, below):
@@ -129,7 +134,7 @@ class NamespaceState:
             case c.Reap(stripes):
                 self.ledger.reap(stripes)
             case c.Sweep(entries):
-                self._sweep(entries)
+                self.sweep(entries)
             case c.AgentUp():
                 return (self.roster.up(command, elapsed_ms=self.elapsed_ms),)
             case c.AgentDown(slot, incarnation):
@@ -141,16 +146,16 @@ class NamespaceState:
             case c.Limit(bytes_max):
                 changed, self.bytes_max = bytes_max != self.bytes_max, bytes_max
                 return (c.Done(changed=changed),)
-            case c.IssueToken():
-                return (self._issue_token(command),)
-            case c.RevokeToken(name):
-                self.tokens.forget(now_ms=self.clock_ms)
-                changed = self.tokens.revoke(name, now_ms=self.clock_ms)
-                return (c.Done(int(self.tokens.is_registered(name)), changed=changed),)
+            case c.IssueToken() | c.RevokeToken() | c.SetPolicy() | c.RemovePolicy():
+                return (_tried(registry.run, self, command),)
+            case c.AttachTier() | c.DetachTier() | c.Keep() | c.Horizon():
+                return (_tried(tier.run, self, command),)
+            case c.Mark() | c.Unmark():
+                return (marked.run(self, command),)
         return (c.Done(),)
 
     def _once(
-        self, command: Mutation, run: Callable[P, c.Result], *args: P.args, **kwargs: P.kwargs
+        self, command: Mutation, run: Callable[P, c.Done], *args: P.args, **kwargs: P.kwargs
     ) -> c.Result:
         """Runs a client's mutation unless it has been answered before.
 
@@ -164,27 +169,25 @@ class NamespaceState:
             return c.Refused.of(error)
         if known is not None:
             return known if isinstance(known, c.Done) else refused_before(known.reason, command)
+        result: c.Result
         try:
-            result = run(*args, **kwargs)
+            result = done = run(*args, **kwargs)
         except DisklessError as error:
             self._sure_puts = 0  # its answer takes room too
             result = c.Refused.of(error)
             if error.retryable or isinstance(error, UploadLost):
                 return result
+        else:
+            if self.tier.attached and done.changed:
+                self.note(command, done)
         self.sessions.record(command.session, command.sequence, result)
         return result
 
-    def _issue_token(self, command: c.IssueToken) -> c.Result:
-        token = Token(command.name, command.paths, command.writes, command.expires_s, self.clock_ms)
-        self.tokens.forget(now_ms=self.clock_ms)
-        try:
-            if self.tokens.has(token):
-                return c.Done(changed=False)
-            self.check_room(token.bytes_used, f"the token {token.name!r}")
-        except DisklessError as error:
-            return c.Refused.of(error)
-        self.tokens.add(token)
-        return c.Done()
+    def note(self, change: Change, done: c.Done) -> None:
+        """Counts a change of what an attached tier keeps, and writes it down."""
+        self.tier.change += 1
+        if self.journal is not None:
+            self.journal.note(self, change, done)
 
     def _open_session(self, who: str) -> c.Result:
         spare = self.bytes_max // SESSION_SPARE
@@ -228,10 +231,10 @@ class NamespaceState:
         )
 
     def _commit(self, command: c.Commit) -> tuple[c.Result, ...]:
-        offered = self._examine(command.stripes) if command.stripes else {}
+        offered = self.examine(command.stripes) if command.stripes else {}
         return tuple([self._once(put, self._put, put, offered) for put in command.puts])
 
-    def _examine(self, stripes: Iterable[Stripe]) -> Offered:
+    def examine(self, stripes: Iterable[Stripe]) -> Offered:
         """Which stripes of a command may be used, and why not the others.
 
         They enter the ledger only with a file that uses them: whoever offered one in
@@ -253,7 +256,7 @@ class NamespaceState:
 
     def _check_places(self, stripe: Stripe) -> None:
         for index, place in enumerate(stripe.places):
-            if not self._is_up(place):
+            if not self.is_up(place):
                 # A shard of an agent that is down may come back; to acknowledge it now
                 # would promise one loss more than the stripe survives.
                 raise StaleShards(
@@ -261,10 +264,10 @@ class NamespaceState:
                     "is down or has restarted: write it again"
                 )
 
-    def _is_up(self, place: Place) -> bool:
+    def is_up(self, place: Place) -> bool:
         return condition(place, self.agents).readable
 
-    def _put(self, put: c.Put, offered: Offered) -> c.Result:
+    def _put(self, put: c.Put, offered: Offered) -> c.Done:
         spots = self._check_put(put, offered)
         first = self._last_file + 1
         tree, shape = self.tree, self.tree.shape
@@ -276,9 +279,9 @@ class NamespaceState:
                 self._last_file, file.size, self.clock_ms, file.checksum, file.inline, file.extents
             )
             node, replaced = tree.put(spot, record, now_ms=self.clock_ms)
-            self._hold(node, offered)
+            self.hold(node, offered)
             if replaced is not None and not replaced.refs:
-                self._let_go([replaced.record])
+                self.let_go([replaced.record])
         return c.Done(first, self.clock_ms)
 
     def _check_put(self, put: c.Put, offered: Offered) -> list[Spot]:
@@ -309,22 +312,32 @@ class NamespaceState:
         if isinstance(node, File):
             node.refs -= 1
             if not node.refs:
-                self._let_go([node.record])
+                self.let_go([node.record])
         elif node is not None:
             entries = node.files + node.directories
             if self.doomed.add(node) and entries <= self._sweep_at_once:
-                self._let_go(self.doomed.finish())
+                self.let_go(self.doomed.finish())
 
     def forget(self, snapshots: Iterable[Snapshot]) -> None:
         """Takes snapshots off the table; what only they held is swept, most of it by and by."""
+        held = self.marked
+        roots: list[Directory] = []
         for snapshot in snapshots:
-            self.doomed.add(self.history.remove(snapshot))
-        self._sweep(self._sweep_at_once)
+            root = self.history.remove(snapshot)
+            if held is None or not held.note_forgotten(snapshot):
+                roots.append(root)
+        self.leave(roots)
 
-    def _sweep(self, steps: int) -> None:
-        self._let_go(self.doomed.sweep(steps))
+    def leave(self, roots: Iterable[Directory]) -> None:
+        """Gives references to directories back; what nothing else holds is swept."""
+        for root in roots:
+            self.doomed.add(root)
+        self.sweep(self._sweep_at_once)
 
-    def _hold(self, file: File, offered: Offered) -> None:
+    def sweep(self, steps: int) -> None:
+        self.let_go(self.doomed.sweep(steps))
+
+    def hold(self, file: File, offered: Offered) -> None:
         record = file.record
         for extent in record.extents:
             stripe = offered.get(extent.stripe)
@@ -337,57 +350,40 @@ class NamespaceState:
             self.demotable_ms[record.id] = self.elapsed_ms
         self.ledger.add(record.id, record.extents)
 
-    def _let_go(self, records: Iterable[FileRecord], *, moved: bool = False) -> None:
+    def take(self, file: File) -> None:
+        """A file that comes without its bytes, from the tier."""
+        record = file.record
+        self.files[record.id] = file
+        if is_cold(record):
+            self.tier.chill(record)
+
+    def let_go(self, records: Iterable[FileRecord], *, moved: bool = False) -> None:
+        tiered = self.tier if self.tier.attached else None
         for record in records:
             if not moved:
                 del self.files[record.id]
+            if tiered is not None:
+                tiered.warm(record.id)
+                if not moved:
+                    tiered.forget(record.id)
             self.demotable_ms.pop(record.id, None)
             self.bytes_inline -= len(record.inline or b"")
             self.extents -= len(record.extents)
             self.ledger.release(record.id, record.extents, elapsed_ms=self.elapsed_ms)
 
-    def _relocate(self, command: c.Relocate) -> c.Result:
-        """Counts in `number` the files that moved; the others had changed meanwhile."""
-        offered = self._examine(command.stripes)
-        moved = 0
-        for move in command.moves:
-            file = self.files.get(move.id)
-            if file is None or file.record.layout != move.layout:
-                continue
-            old = file.record
-            if not self._holds_all(old, move.extents, offered):
-                continue
-            file.record = replace(old, inline=None, extents=move.extents, layout=old.layout + 1)
-            # In this order, so that a stripe that keeps some of the bytes stays alive.
-            self._hold(file, offered)
-            self._let_go([old], moved=True)
-            moved += 1
-        return c.Done(moved, changed=moved > 0)
+    @property
+    def last_file(self) -> int:
+        """The id of the newest file that there ever was."""
+        return self._last_file
 
-    def _holds_all(self, record: FileRecord, extents: tuple[Extent, ...], offered: Offered) -> bool:
-        """Whether all of a file's bytes can be there: in its own stripes, or in offered ones."""
-        kept = {extent.stripe for extent in record.extents}
-        for extent in extents:
-            known = extent.stripe in kept
-            stripe = self.ledger.get(extent.stripe) if known else offered.get(extent.stripe)
-            if not isinstance(stripe, Stripe) or not lies_in(extent, stripe):
-                return False
-        return bool(extents) and sum(extent.length for extent in extents) == record.size
+    def next_file(self) -> int:
+        self._last_file += 1
+        return self._last_file
 
-    def _move_shards(self, move: c.ShardMove) -> bool:
-        """Whether the stripe is still as the mover knew it, and is moved."""
-        entry = self.ledger.entries.get(move.stripe)
-        if entry is None or entry.stripe.version != move.version:
-            return False
-        slots = [place.slot for place in entry.stripe.places]
-        for index, place in move.places:
-            if not (0 <= index < len(slots) and self._is_up(place)):
-                return False
-            slots[index] = place.slot
-        if len(set(slots)) < len(slots):
-            return False  # one agent's death would cost two shards
-        self.ledger.move(move.stripe, move.places)
-        return True
+    def begin_epoch(self, *, files: int, sessions: int) -> None:
+        """Ids of files and numbers of sessions go on from there, at least."""
+        self._last_file = max(self._last_file, files)
+        self.sessions.begin(sessions)
 
     @property
     def roster_version(self) -> int:
@@ -446,6 +442,13 @@ class NamespaceState:
         if isinstance(node, File):
             return Summary(1, 0, node.record.size)
         return Summary(node.files, node.directories, node.bytes)
+
+
+def _tried(run: Callable[P, c.Result], *args: P.args, **kwargs: P.kwargs) -> c.Result:
+    try:
+        return run(*args, **kwargs)
+    except DisklessError as error:
+        return c.Refused.of(error)
 
 
 def _is_small(files: tuple[c.NewFile, ...]) -> bool:

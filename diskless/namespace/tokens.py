@@ -11,6 +11,7 @@ know them, are told only of those that they have not heard of.
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -48,6 +49,8 @@ class Tokens:
         self.bytes_used = 0
         self.version = 0
         """The number of the newest revocation that there ever was."""
+        self.watcher: Callable[[str, Token | None], None] | None = None
+        """Is told of every row that changes, before: its name, and what it was."""
         self._names: list[str] = []  # sorted
         self._revoked: dict[int, str] = {}
         self._numbers: list[int] = []  # of `_revoked`, sorted
@@ -79,6 +82,8 @@ class Tokens:
 
     def add(self, token: Token) -> None:
         """The name must be new; also how a copy of the table is made, in its order."""
+        if self.watcher is not None:
+            self.watcher(token.name, None)
         self.by_name[token.name] = token
         insort(self._names, token.name)
         self.bytes_used += token.bytes_used
@@ -97,26 +102,33 @@ class Tokens:
         if known is None:
             self.add(Token(name, (), False, 0, 0, revoked_ms=now_ms, number=self.version))
         else:
+            if self.watcher is not None:
+                self.watcher(name, known)
             token = replace(known, revoked_ms=now_ms, number=self.version)
             self.by_name[name] = token
             self._note_revoked(token)
         return True
 
-    def forget(self, *, now_ms: int) -> None:
-        """Drops tokens that expired long ago."""
+    def forget(self, *, now_ms: int) -> int:
+        """Drops tokens that expired long ago, a few; how many."""
+        forgotten = 0
         for _ in range(FORGET_AT_ONCE_MAX):
             if not self._by_expiry:
-                return
+                break
             expires_s, name = self._by_expiry[0]
             if now_ms < 1000 * (expires_s + FORGET_SLACK_S):
-                return
+                break
             heapq.heappop(self._by_expiry)
             token = self.by_name.pop(name)
+            if self.watcher is not None:
+                self.watcher(name, token)
+            forgotten += 1
             del self._names[bisect_left(self._names, name)]
             self.bytes_used -= token.bytes_used
             if token.number:
                 del self._revoked[token.number]
                 del self._numbers[bisect_left(self._numbers, token.number)]
+        return forgotten
 
     def revoked_after(self, number: int, *, limit: int) -> tuple[list[tuple[str, int]], int]:
         """The names revoked after that one, and when their tokens expire, the oldest first;

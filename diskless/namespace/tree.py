@@ -86,6 +86,13 @@ class Tree:
         """Changes with every put that does more than set its own entry in a leaf. Other changes
         need not tell: nobody keeps a spot beyond a put."""
 
+    @classmethod
+    def over(cls, root: Directory, counts: Counts) -> "Tree":
+        """A tree that another root begins, with one of its references."""
+        tree = cls.__new__(cls)
+        tree.counts, tree.root, tree.shape = counts, root, 0
+        return tree
+
     @property
     def files(self) -> int:
         return self.root.files

@@ -1,6 +1,7 @@
 """Which bytes a directory has for itself, and which only snapshots hold.
 
-What is shared is told by counts, from the root down: below something that is shared, all is.
+What is shared is told by counts, from the root down: below something that is shared, all is. So
+while a moment is marked (`marked.py`), what has not changed since counts as shared.
 Both walk, so both do it in stretches.
 """
 

@@ -8,7 +8,7 @@ as growth of the resident memory over 100,000 objects of a kind (5 to 10 % more 
 the account with what the state really takes.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from diskless import paths
@@ -45,6 +45,16 @@ REFUSAL_BYTES = 88
 TOKEN_BYTES = 328
 """A token in its tables, revoked as it may be, beside its name and its paths."""
 
+POLICY_BYTES = 208
+"""A path's policies in their table, beside the characters of the path."""
+KEPT_BYTES = 120
+"""Where a file lies in the tier."""
+COLD_BYTES = 112
+"""That a file lies there alone."""
+SEGMENT_BYTES = 152
+"""A segment of the tier, beside its name."""
+MARK_BYTES = 1024
+
 
 def name_bytes(name: str) -> int:
     """CPython keeps 1, 2 or 4 bytes for each character; more than 1 only with others than
@@ -63,6 +73,14 @@ def snapshot_bytes(path: str, name: str, cut: str) -> int:
 
 def token_bytes(name: str, own: Sequence[str]) -> int:
     return TOKEN_BYTES + name_bytes(name) + sum(map(name_bytes, own))
+
+
+def policy_bytes(path: str, own: Mapping[str, str]) -> int:
+    return POLICY_BYTES + name_bytes(path) + NAME_BYTES * len(own)
+
+
+def segment_bytes(name: str) -> int:
+    return SEGMENT_BYTES + name_bytes(name)
 
 
 def path_bytes(path: str) -> int:
@@ -113,7 +131,15 @@ def total(state: "NamespaceState") -> int:
         + (REAPED_BYTES * sum(map(len, ledger.reaped.values())) if ledger.reaped else 0)
         + state.sessions.bytes_used
         + state.tokens.bytes_used
+        + state.policies.bytes_used
+        + (tier_bytes(state) if state.tier.attached else 0)
+        + (state.marked.bytes_used if state.marked is not None else 0)
     )
+
+
+def tier_bytes(state: "NamespaceState") -> int:
+    tier = state.tier
+    return KEPT_BYTES * len(tier.places) + COLD_BYTES * len(tier.cold) + tier.segments_bytes_used
 
 
 def by_kind(state: "NamespaceState") -> dict[str, int]:
@@ -131,4 +157,7 @@ def by_kind(state: "NamespaceState") -> dict[str, int]:
         + REAPED_BYTES * sum(map(len, ledger.reaped.values())),
         "answers": state.sessions.bytes_used,
         "tokens": state.tokens.bytes_used,
+        "policies": state.policies.bytes_used,
+        "tier": tier_bytes(state),
+        "mark": state.marked.bytes_used if state.marked is not None else 0,
     }

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from diskless.errors import DisklessError, error_from_wire
-from diskless.model import Event, Extent, Stripe
+from diskless.model import Event, Extent, Stripe, TierOptions
 
 NUMBER_MAX = 2**63 - 1
 Natural = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
@@ -51,6 +51,12 @@ class Kind(IntEnum):
     REVOKE_TOKEN = 30
     TOKENS = 31
     FAULTS = 32
+    SET_POLICY = 33
+    REMOVE_POLICY = 34
+    POLICY = 35
+    FLUSH = 36
+    ATTACH_TIER = 37
+    DETACH_TIER = 38
     DONE = 0x80
     REFUSED = 0x81
 
@@ -102,6 +108,8 @@ class Welcome(Struct):
     parity_shards: int
     stripe_bytes: int
     agents: list[Peer]
+    epoch: int = 0
+    """Differs after a restore: whoever has met another one knows files that may be gone."""
 
 
 class Session(Struct):
@@ -506,6 +514,79 @@ class Drained(Struct):
     changed: bool
 
 
+class SetPolicy(Struct):
+    path: str
+    key: str
+    value: str
+
+
+class RemovePolicy(Struct):
+    path: str
+    key: str = ""
+    """All that the path has if it is empty."""
+
+
+class PolicyChanged(Struct):
+    changed: bool
+
+
+class Policy(Struct):
+    path: str
+
+
+class PolicyEntry(Struct):
+    """What holds at a path, and the path that says so; "" is the cluster's default."""
+
+    key: str
+    value: str
+    source: str
+
+
+class Policies(Struct):
+    entries: list[PolicyEntry]
+
+
+class Flush(Struct):
+    """Waits, but not for long, until the tier has all up to a change; 0 is the last one now."""
+
+    change: int = 0
+
+
+class Flushed(Struct):
+    """How far the tier is: ask again with the same change until the horizon has reached it."""
+
+    change: int
+    horizon: int
+    newest: int
+    """The last change by now."""
+    uri: str
+    epoch: int
+    number: int
+    cold_files: int = 0
+    """Of which the bytes are in the tier alone."""
+    cold_bytes: int = 0
+
+
+class AttachTier(Struct):
+    """A tier for a cluster that has none: an address without credentials, the epoch to go on
+    with, and the number of the chain's last manifest."""
+
+    uri: str
+    epoch: int
+    number: int
+    options: TierOptions = TierOptions()
+
+
+class DetachTier(Struct):
+    pass
+
+
+class Detached(Struct):
+    left: int
+    """What is still to be forgotten: ask again until it is 0."""
+    changed: bool
+
+
 class Refusal(Struct):
     reason: str
     message: str
@@ -557,6 +638,12 @@ REQUESTS: dict[Kind, type[Struct]] = {
     Kind.REVOKE_TOKEN: RevokeToken,
     Kind.TOKENS: Tokens,
     Kind.FAULTS: Faults,
+    Kind.SET_POLICY: SetPolicy,
+    Kind.REMOVE_POLICY: RemovePolicy,
+    Kind.POLICY: Policy,
+    Kind.FLUSH: Flush,
+    Kind.ATTACH_TIER: AttachTier,
+    Kind.DETACH_TIER: DetachTier,
 }
 
 encode = msgspec.json.encode

@@ -13,11 +13,29 @@ from typing import Any
 import msgspec
 
 from diskless.agent.faults import Faults
-from diskless.agent.ports import Beat, Buffer, Hold, Pulse, Rebuilt
+from diskless.agent.ports import (
+    Beat,
+    Buffer,
+    FileRow,
+    Hold,
+    Pulse,
+    Rebuilt,
+    TierCounts,
+    Uploaded,
+)
 from diskless.config import Tuning
 from diskless.errors import error_from_wire
 from diskless.identity.claims import Keyring
-from diskless.model import AgentInfo, HeldShard, LoopLag, Place, ShardName, Stripe, slot_name
+from diskless.model import (
+    AgentInfo,
+    FileRecord,
+    HeldShard,
+    LoopLag,
+    Place,
+    ShardName,
+    Stripe,
+    slot_name,
+)
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Link
@@ -37,9 +55,14 @@ from diskless.rpc.tls import Tls
 from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
 from diskless.rpc.voters import VoterLink
 
+UPLOAD_TIMEOUT_S = 60.0
+"""For a segment: its bytes are fetched from agents, packed, and written to a distant store."""
+
+_decode_rows = msgspec.msgpack.Decoder(tuple[FileRow, ...]).decode
+
 
 class Peers:
-    """Implements ShardPeers, Workers, LeaderPeers and VoterPeers over gRPC."""
+    """Implements ShardPeers, Workers, Uploaders, LeaderPeers and VoterPeers over gRPC."""
 
     def __init__(
         self,
@@ -164,6 +187,31 @@ class Peers:
             },
         )
 
+    async def upload(
+        self,
+        agent: AgentInfo,
+        records: Sequence[FileRecord],
+        stripes: Sequence[Stripe],
+        *,
+        number: int,
+        name: str,
+    ) -> Uploaded:
+        upload = shards_pb2.UploadSegment(
+            number=number,
+            name=name,
+            records=msgspec.msgpack.encode(records),
+            stripes=msgspec.msgpack.encode(stripes),
+        )
+        answer, _ = await self._call(
+            SHARDS,
+            agent.slot,
+            agent.address,
+            shards_pb2.ShardCall(upload=upload),
+            timeout_s=UPLOAD_TIMEOUT_S,
+        )
+        done = answer.uploaded
+        return Uploaded(number, done.name, done.bytes, _decode_rows(done.rows))
+
     async def execute(
         self, slot: int, address: str, command: c.Command, *, timeout_s: float
     ) -> tuple[c.Result, ...]:
@@ -186,6 +234,8 @@ class Peers:
             revoked_version=beat.revoked_version,
             revoked=msgspec.msgpack.encode(beat.revoked) if beat.revoked else b"",
             revoked_upto=beat.revoked_upto,
+            tier=beat.tier,
+            tier_options=msgspec.msgpack.encode(beat.tier_options) if beat.tier else b"",
         )
         answer, _ = await self._call(
             MEMBERSHIP, agent.slot, agent.address, call, timeout_s=timeout_s
@@ -209,6 +259,12 @@ class Peers:
             revoked_version=answer.revoked_version,
             refused=dict(answer.refused),
             audit_dropped=answer.audit_dropped,
+            tier=TierCounts(
+                answer.tier.requests,
+                answer.tier.objects_put,
+                answer.tier.bytes_put,
+                answer.tier.bytes_got,
+            ),
         )
 
     def post(self, slot: int, address: str, message: bytes) -> None:

@@ -2,19 +2,26 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 import msgspec
 
-from diskless.agent.ports import Beat, Pulse, Rebuilt
+from diskless.agent.ports import Beat, Pulse, Rebuilt, Uploaded
 from diskless.agent.shards import ShardStore
 from diskless.errors import BadFrame, BadRequest, DisklessError, Unauthorized
 from diskless.identity.handshake import HANDSHAKE_TIMEOUT_S, Doorkeeper
 from diskless.identity.refusals import Refusals
-from diskless.model import AgentInfo, HeldShard, Stripe, format_address
+from diskless.model import (
+    AgentInfo,
+    FileRecord,
+    HeldShard,
+    Stripe,
+    TierOptions,
+    format_address,
+)
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.rpc.exchange import Handler, Item, serve
@@ -61,7 +68,10 @@ SERVER_OPTIONS = (
 )
 
 _decode_stripe = msgspec.msgpack.Decoder(Stripe).decode
+_decode_stripes = msgspec.msgpack.Decoder(tuple[Stripe, ...]).decode
+_decode_records = msgspec.msgpack.Decoder(tuple[FileRecord, ...]).decode
 _decode_roster = msgspec.msgpack.Decoder(tuple[AgentInfo, ...]).decode
+_decode_options = msgspec.msgpack.Decoder(TierOptions).decode
 _decode_revoked = msgspec.msgpack.Decoder(tuple[tuple[str, int], ...]).decode
 
 
@@ -84,6 +94,14 @@ class Rebuilds(Protocol):
     async def rebuild(self, stripe: Stripe, targets: Mapping[int, int]) -> Rebuilt: ...
 
 
+class Uploads(Protocol):
+    """This agent's part in the drain."""
+
+    async def upload(
+        self, records: Sequence[FileRecord], stripes: Sequence[Stripe], *, number: int, name: str
+    ) -> Uploaded: ...
+
+
 def _handler(path: str, run: Any) -> grpc.GenericRpcHandler:
     name, method = path.removeprefix("/").split("/")
     handler = grpc.stream_stream_rpc_method_handler(run)
@@ -102,12 +120,14 @@ class AgentServer:
         tls: Tls | None = None,
         shards: ShardStore,
         rebuilds: Rebuilds,
+        uploader: Uploads,
         namespace: Namespace,
         member: Member,
         voter: Voter,
     ) -> None:
         self._voter = voter
         self._rebuilds = rebuilds
+        self._uploader = uploader
         self._refusals = refusals
         self._tls = tls
         self._shards = shards
@@ -246,6 +266,8 @@ class AgentServer:
                 return shards_pb2.ShardAnswer(missed=shards_pb2.ShardsMissed(shards=count)), None
             case "rebuild":
                 return self._rebuild(call.rebuild)
+            case "upload":
+                return self._upload(call.upload)
         raise BadRequest("this agent does not know that call: it may be of an older version")
 
     async def _rebuild(self, call: Any) -> Item:
@@ -270,6 +292,17 @@ class AgentServer:
         )
         return shards_pb2.ShardAnswer(rebuilt=rebuilt), None
 
+    async def _upload(self, call: Any) -> Item:
+        try:
+            records, stripes = _decode_records(call.records), _decode_stripes(call.stripes)
+        except msgspec.DecodeError as error:
+            raise BadRequest(f"malformed files: {error}") from None
+        done = await self._uploader.upload(records, stripes, number=call.number, name=call.name)
+        uploaded = shards_pb2.SegmentUploaded(
+            name=done.name, bytes=done.bytes, rows=msgspec.msgpack.encode(done.rows)
+        )
+        return shards_pb2.ShardAnswer(uploaded=uploaded), None
+
     def _on_namespace(self, call: Any, _: memoryview) -> Awaitable[Item]:
         return self._answer_namespace(call)
 
@@ -291,6 +324,7 @@ class AgentServer:
         try:
             roster = _decode_roster(call.roster) if call.roster else None
             revoked = _decode_revoked(call.revoked) if call.revoked else ()
+            options = _decode_options(call.tier_options) if call.tier_options else TierOptions()
         except msgspec.DecodeError as error:
             raise BadFrame(f"malformed beat: {error}") from None
         pulse = self._member.pulse(
@@ -303,6 +337,8 @@ class AgentServer:
                 call.revoked_version,
                 revoked,
                 call.revoked_upto,
+                call.tier,
+                options,
             )
         )
         holds = [
@@ -339,5 +375,11 @@ class AgentServer:
             revoked_version=pulse.revoked_version,
             refused=pulse.refused,
             audit_dropped=pulse.audit_dropped,
+            tier=membership_pb2.TierCounts(
+                requests=pulse.tier.requests,
+                objects_put=pulse.tier.objects_put,
+                bytes_put=pulse.tier.bytes_put,
+                bytes_got=pulse.tier.bytes_got,
+            ),
         )
         return answer, None

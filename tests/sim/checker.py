@@ -32,6 +32,7 @@ from typing import Any
 
 from diskless.namespace import btree
 from diskless.namespace import commands as c
+from diskless.namespace.journal import Journal
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.tree import Directory, File
 from diskless.namespace.views import PathStatus
@@ -137,6 +138,7 @@ class Checker:
 
     def replay(self, op: int) -> NamespaceState:
         state = new_state()
+        state.journal = Journal()
         for number, row in enumerate(self.order[:op], 1):
             for (time_ms, elapsed_ms), command, _ in row:
                 decoded = self.decode(command)
@@ -210,6 +212,20 @@ class Checker:
                 raise Violation(f"voter {slot} weighs {state.bytes_used}, {replayed.bytes_used}")
             if dump(state) != expected:
                 raise Violation(f"voter {slot} ended with another state at op {op}")
+            self._compare_journals(slot, state, replayed)
+
+    def _compare_journals(self, slot: int, state: NamespaceState, other: NamespaceState) -> None:
+        """A voter may lack what was done before it got its state, and nothing since."""
+        own, every = state.journal, other.journal
+        assert own is not None
+        assert every is not None
+        since = max(own.since, every.since)
+        if state.tier.attached and not own.last == every.last == state.tier.change:
+            raise Violation(f"voter {slot} has written down {own.last} of {every.last} changes")
+        if since <= own.last:
+            rows = [one.after(since, upto=own.last, limit=ENTRIES_MAX) for one in (own, every)]
+            if rows[0] != rows[1]:
+                raise Violation(f"voter {slot} has written down other changes since {since}")
 
     def _compare(self, state: NamespaceState) -> None:
         """Every path there is, those below snapshots too, with the model's; and what is counted
@@ -230,6 +246,9 @@ class Checker:
         tokens = {token.name: (token.paths, token.revoked_ms > 0) for token in known}
         if tokens != self.model.tokens:
             raise Violation(f"the state and the model end with other tokens: {tokens}")
+        policies = {path: own["durability"] for path, own in state.policies.table.items()}
+        if (policies, state.tier.change) != (self.model.tier.policies, self.model.tier.change):
+            raise Violation(f"the state and the model end with other policies: {policies}")
         who = {number: state.sessions.who(number) for number in self.model.who}
         if who != self.model.who:
             raise Violation(f"the sessions are others' than the model's: {who}")

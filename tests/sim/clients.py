@@ -13,6 +13,7 @@ from diskless.errors import DisklessError
 from diskless.namespace import commands as c
 from diskless.namespace.replication import Rejected
 from diskless.namespace.views import PathStatus
+from diskless.policy import DURABILITY, VALUES
 from tests.sim.model import Position
 from tests.sim.world import Machine, World
 
@@ -34,10 +35,34 @@ PAST_SHARE = 0.3
 TOKENS = 20
 """Names, of which each is issued again and again, and sometimes revoked."""
 SWEEP_ENTRIES_MAX = 4
+TIER_SHARE = 0.08
+FILES_MAX = 40
+"""About as many as a schedule has."""
 
 
 def some_path(random: Random) -> str:
     return random.choice(PAST if random.random() < PAST_SHARE else PATHS)
+
+
+def tier_command(random: Random) -> c.Command:
+    """What only a leader says, here said by anybody: late and twice, too."""
+    luck, epoch, number = random.random(), random.randint(1, 2), random.randint(1, 20)
+    if luck < 0.2:
+        return c.SetPolicy(random.choice(PATHS), DURABILITY, random.choice(VALUES[DURABILITY]))
+    if luck < 0.3:
+        return c.RemovePolicy(random.choice(PATHS), "")
+    if luck < 0.5:
+        return c.AttachTier("file:///t", epoch, 0)
+    if luck < 0.53:
+        return c.DetachTier()
+    if luck < 0.7:
+        segments = tuple((one, f"segment-{one}", 100) for one in (number, number + 1))
+        ids = random.sample(range(1, FILES_MAX), 5)
+        rows = tuple((id_, random.choice(segments)[0], 0, id_, 0) for id_ in ids)
+        return c.Keep(number, segments, rows)
+    if luck < 0.8:
+        return c.Horizon(epoch, number, random.randint(1, FILES_MAX), 1, 1, 1)
+    return c.Mark() if luck < 0.92 else c.Unmark()
 
 
 def past_command(random: Random, session: int, sequence: int) -> c.Command:
@@ -144,6 +169,8 @@ class Client:
         luck, path = random.random(), random.choice(PATHS)
         if luck < 0.02:
             return c.Sweep(random.randint(1, SWEEP_ENTRIES_MAX))
+        if luck < 0.02 + TIER_SHARE:
+            return tier_command(random)
         if luck < 0.6:
             checksum = self.number * 10_000 + sequence
             file = c.NewFile(path, 1, checksum, b"x")

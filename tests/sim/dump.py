@@ -14,8 +14,10 @@ from diskless.namespace.btree import Inner, Leaf
 from diskless.namespace.tree import Directory, File
 
 DERIVED = {"health", "partly_dead", "number", "group", "bucket", "_last_number",
-           "_by_path", "_cuts", "uneven", "shape", "_by_expiry", "_revoked"}  # fmt: skip
-"""What follows from the rest, in an order that depends on how it came about."""
+           "_by_path", "_cuts", "uneven", "shape", "_by_expiry", "_revoked",
+           "watcher", "journal"}  # fmt: skip
+"""What follows from the rest, in an order that depends on how it came about; and what each voter
+has written down for itself."""
 COUNTED = (File, Directory, Leaf, Inner)
 
 _Known = dict[int, int]

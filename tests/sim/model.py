@@ -10,14 +10,13 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from diskless.namespace import commands as c
+from tests.sim.tier import TierModel
 
 Position = tuple[int, int]
 File = tuple[int, int, int]  # id, checksum, time
 Node = File | str | None  # "dir", or None if there is nothing
 
 Answer = tuple[str | int | bool, ...]
-
-
 SNAPSHOTS = "/.snapshot/"
 
 
@@ -47,6 +46,7 @@ class Model:
         self.kept: dict[tuple[str, str], Kept] = {}  # by directory and name, the oldest first
         self.who: dict[int, str] = {}  # by session
         self.tokens: dict[str, tuple[tuple[str, ...], bool]] = {}  # paths, whether it is revoked
+        self.tier = TierModel()
         self.last_file = 0
         self.last_kept = 0
         self.clock_ms = 0
@@ -81,15 +81,19 @@ class Model:
                 self.who[number] = who
                 return (("done", number, True),)
             case c.IssueToken(name=name, paths=paths):
-                return (self._issue(name, paths),)
+                return (self.tier.note(self._issue(name, paths)),)
             case c.RevokeToken(name):
                 known, revoked = self.tokens.get(name, ((), False))
                 self.tokens[name] = (known, True)
-                return (("done", int(bool(known)), not revoked),)
+                return (self.tier.note(("done", int(bool(known)), not revoked)),)
             case c.Commit(puts=puts):
                 return tuple(self._once(put.session, put.sequence, put) for put in puts)
             case c.Sweep():
                 return (("done", 0, True),)
+            case c.SetPolicy() | c.RemovePolicy() | c.Mark() | c.Unmark():
+                return (self.tier.execute(at, command),)
+            case c.AttachTier() | c.DetachTier() | c.Keep() | c.Horizon():
+                return (self.tier.execute(at, command),)
             case c.Mkdirs() | c.Rename() | c.Delete():
                 return (self._once(command.session, command.sequence, command),)
         if isinstance(command, c.Past):
@@ -109,7 +113,7 @@ class Model:
     def _once(self, session: int, sequence: int, command: c.Put | c.Command) -> Answer:
         answers = self.sessions[session]
         if sequence not in answers:
-            answers[sequence] = (self._run(command), self.at)
+            answers[sequence] = (self.tier.note(self._run(command)), self.at)
         return answers[sequence][0]
 
     def _run(self, command: c.Put | c.Command) -> Answer:

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-from diskless.namespace import btree, forest, past
+from diskless.namespace import btree, forest, marked, past
 from diskless.namespace.doomed import Doomed
 from diskless.namespace.replication import Effect, Replica, Status, machine
 from diskless.namespace.replication import messages as m
 from diskless.namespace.replication.core import NO_LIFE
 from diskless.namespace.replication.pace import BETTER_BEATS
 from diskless.namespace.replication.staging import NEVER, Catchup, Purpose
+from diskless.namespace.state import NamespaceState
 from tests.sim import sharing
 from tests.sim.sharing import Part
 
@@ -335,9 +336,30 @@ MUTANTS = {
         Replica, range(50), part=Part(past, "create", sharing.create_uncounted), says=OTHER_ANSWER
     ),
     "clone-uncounted": Mutant(
-        Replica, range(50), part=Part(past, "clone", sharing.clone_uncounted), says=OTHER_ANSWER
+        Replica, range(100), part=Part(past, "clone", sharing.clone_uncounted)
     ),
     "sweep-of-the-shared": Mutant(
         Replica, range(50), part=Part(Doomed, "add", sharing.own_and_forget), says=OTHER_ANSWER
+    ),
+    "transfer-without-places": Mutant(
+        Replica,
+        range(300),
+        part=Part(machine, "Restorer", sharing.ForgetsPlaces),
+        says=ANOTHER_STATE,
+    ),
+    "transfer-without-what-a-mark-holds": Mutant(
+        Replica,
+        range(1000),
+        part=Part(machine, "Restorer", sharing.ForgetsWhatAMarkHolds),
+        says=ANOTHER_STATE,
+    ),
+    "mark-uncounted": Mutant(
+        Replica, range(100), part=Part(marked, "mark", sharing.mark_uncounted)
+    ),
+    "repeats-written-down": Mutant(
+        Replica,
+        range(100),
+        part=Part(NamespaceState, "_once", sharing.note_repeats),
+        says="other policies",
     ),
 }

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from diskless.namespace import btree, forest, past, snapshot
+from diskless.namespace import btree, forest, marked, past, snapshot
 from diskless.namespace import commands as c
 from diskless.namespace.btree import Counts, Leaf, Node
 from diskless.namespace.doomed import Doomed
@@ -57,6 +57,20 @@ class ForgetsTheSwept(snapshot.Restorer):
         pass
 
 
+class ForgetsPlaces(snapshot.Restorer):
+    """A voter that gets the state by transfer does not know what is in the tier."""
+
+    def _places(self, rows: Any) -> None:
+        pass
+
+
+class ForgetsWhatAMarkHolds(snapshot.Restorer):
+    """A voter that gets the state by transfer gets no snapshots that only a mark holds."""
+
+    def _mark_kept(self, rows: Any) -> None:
+        pass
+
+
 class SendsTwice(forest.Feller):
     """What the tree and a snapshot share is sent with each of them."""
 
@@ -102,6 +116,22 @@ def clone_uncounted(state: NamespaceState, command: c.Clone) -> c.Done:
     return done
 
 
+def mark_uncounted(state: NamespaceState) -> None:
+    """A mark whose reference to the root is not counted."""
+    _mark(state)
+    state.tree.root.refs -= 1
+
+
+def note_repeats(self: NamespaceState, command: Any, run: Any, *args: Any) -> c.Result:
+    """Answers of repeated mutations are written down like those of first ones."""
+    before = self.tier.change
+    result = _once(self, command, run, *args)
+    done = isinstance(result, c.Done) and result.changed
+    if done and self.tier.attached and self.tier.change == before:
+        self.note(command, result)
+    return result
+
+
 def own_and_forget(self: Doomed, directory: Directory) -> bool:
     """A delete that sweeps what others share, too."""
     directory.refs = 1
@@ -109,3 +139,4 @@ def own_and_forget(self: Doomed, directory: Directory) -> bool:
 
 
 _copy, _create, _clone, _add = btree.copy, past.create, past.clone, Doomed.add
+_mark, _once = marked.mark, NamespaceState._once

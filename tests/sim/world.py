@@ -48,6 +48,7 @@ class Machine(NamespaceMachine):
     def __init__(self, slot: int, checker: Checker, ignore_sessions: bool = False) -> None:
         super().__init__()
         self.state = new_state()
+        self.state.journal = self.journal
         self._slot = slot
         self._checker = checker
         self._at = (0, 0)

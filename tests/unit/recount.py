@@ -6,10 +6,12 @@ from collections.abc import Collection
 from typing import Any
 
 from diskless.model import AgentInfo, Place, ShardName, Stripe
+from diskless.namespace import weights
 from diskless.namespace.ledger import Ledger
 from diskless.namespace.sparse import BUCKETS
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.survey import survey
+from diskless.namespace.tier import is_cold
 from diskless.repair import Cluster, RepairPlan, plan_repair
 
 
@@ -119,6 +121,26 @@ def check_sparse(ledger: Ledger) -> None:
     assert readable == {
         id_ for id_ in shares if ledger.health.is_readable(ledger.entries[id_].group)
     }
+
+
+def check_tier(state: NamespaceState) -> None:
+    """What is known of the tier against a count over all files: whose bytes are in which segment,
+    and who has them there alone."""
+    tier = state.tier
+    kept = {id_: tier.place(id_) for id_ in tier.places}
+    assert kept.keys() <= set(state.files), "a place of a file that is gone"
+    live: Counter[int] = Counter()
+    for place in kept.values():
+        assert place is not None
+        live[place.segment] += place.stored_bytes
+    assert {number: one.live_bytes for number, one in tier.segments.items()} == live
+    assert tier.live_bytes == live.total()
+    names = [one.name for one in tier.segments.values()]
+    assert tier.segments_bytes_used == sum(map(weights.segment_bytes, names))
+    cold = {id_: file.record.size for id_, file in state.files.items() if is_cold(file.record)}
+    assert dict(tier.cold) == cold
+    assert tier.cold_bytes == sum(cold.values())
+    assert tier.attached or not (kept or cold)
 
 
 def cluster_of(

@@ -22,7 +22,9 @@ from diskless.agent.replica import Replica
 from diskless.cli import bench as bench_verbs
 from diskless.cli import chaos as chaos_verbs
 from diskless.cli import exits, run
+from diskless.cli import policy as policy_verbs
 from diskless.cli import snapshot as snapshot_verbs
+from diskless.cli import tier as tier_verbs
 from diskless.cli import tls as tls_verbs
 from diskless.cli import token as token_verbs
 from diskless.cli.edge import VERBS
@@ -42,9 +44,11 @@ BENCH = [["bench", verb] for verb in bench_verbs.command.commands]
 SNAPSHOT = [["snapshot", verb] for verb in snapshot_verbs.command.commands]
 TLS = [["tls", verb] for verb in tls_verbs.command.commands]
 TOKEN = [["token", verb] for verb in token_verbs.command.commands]
-GROUPS = ("chaos", "bench", "snapshot", "tls", "token")
+POLICY = [["policy", verb] for verb in policy_verbs.command.commands]
+TIER = [["tier", verb] for verb in tier_verbs.command.commands]
+GROUPS = ("chaos", "bench", "snapshot", "tls", "token", "policy", "tier")
 COMMANDS = [*([verb] for verb in VERBS if verb not in GROUPS), *CHAOS, *BENCH, *SNAPSHOT]
-COMMANDS += [*TLS, *TOKEN]
+COMMANDS += [*TLS, *TOKEN, *POLICY, *TIER]
 PROGRAM = [sys.executable, "-m", "diskless.cli"]
 
 

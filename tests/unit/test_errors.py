@@ -44,6 +44,15 @@ BUILT_IN = {
     "AgentGone": ConnectionError,
     "Garbled": ConnectionError,
     "NoQuorum": ConnectionError,
+    "StoreDown": ConnectionError,
+    "StoreDenied": PermissionError,
+    "NoSuchBucket": FileNotFoundError,
+    "WrongKey": ValueError,
+    "Superseded": OSError,
+    "Restored": OSError,
+    "TierBehind": TimeoutError,
+    "DamagedTier": OSError,
+    "NotDurable": ConnectionError,
     "NotLeader": ConnectionError,
     "DeadlineExceeded": TimeoutError,
     "Unauthorized": PermissionError,
@@ -106,22 +115,23 @@ def test_an_error_is_also_the_built_in_one_for_its_case(cls: type[DisklessError]
 
 
 @every_class
-def test_exit_codes_are_from_1_to_25_and_stay_clear_of_shells(cls: type[DisklessError]) -> None:
-    assert 1 <= cls.exit_code <= 25
+def test_exit_codes_are_from_1_to_28_and_stay_clear_of_shells(cls: type[DisklessError]) -> None:
+    assert 1 <= cls.exit_code <= 28
     if cls not in (DisklessError, errors.InternalError):
         assert cls.exit_code > 1, "1 is for what has no code of its own"
 
 
 def test_exit_codes_have_no_gap_and_2_is_for_wrong_use() -> None:
     bench_alone = 22
-    assert {cls.exit_code for cls in CLASSES} == set(range(1, 26)) - {bench_alone}
+    assert {cls.exit_code for cls in CLASSES} == set(range(1, 29)) - {bench_alone}
     assert {cls.__name__ for cls in CLASSES if cls.exit_code == 2} == {"BadSettings", "BadRequest"}
 
 
 def test_only_refusals_that_changed_nothing_may_be_repeated_blindly() -> None:
     retryable = {cls.__name__ for cls in CLASSES if cls.retryable}
-    unreached = {"Unavailable", "AgentGone", "Garbled", "NoQuorum", "ShardsAway"}
-    assert retryable == unreached | {"NotLeader", "StaleShards"}
+    unreached = {"Unavailable", "AgentGone", "Garbled", "NoQuorum", "ShardsAway", "StoreDown"}
+    done_and_answered_again = {"NotDurable"}
+    assert retryable == unreached | {"NotLeader", "StaleShards"} | done_and_answered_again
     assert not errors.SessionExpired.retryable
 
 

@@ -152,6 +152,45 @@ def noted(command: c.Command, *results: c.Result) -> list[Event]:
             "token",
             "token q1 issued r /a, which was known",
         ),
+        (
+            c.SetPolicy("/a", "durability", "sync"),
+            c.Done(),
+            "policy",
+            "policy of /a: durability=sync",
+        ),
+        (
+            c.SetPolicy("/a", "durability", "sync"),
+            c.Done(changed=False),
+            "policy",
+            "policy of /a: durability=sync, which it was",
+        ),
+        (
+            c.RemovePolicy("/a", "durability"),
+            c.Done(1),
+            "policy",
+            "policy of /a removed: durability",
+        ),
+        (c.RemovePolicy("/a", ""), c.Done(1), "policy", "policy of /a removed: all"),
+        (
+            c.RemovePolicy("/a", ""),
+            c.Done(0, changed=False),
+            "policy",
+            "policy of /a removed: all, which it had not",
+        ),
+        (
+            c.AttachTier("s3://b/p", 2, 7),
+            c.Done(),
+            "tier",
+            "tier s3://b/p attached at manifest 7 of epoch 2",
+        ),
+        (
+            c.AttachTier("s3://b/p", 2, 7),
+            c.Done(changed=False),
+            "tier",
+            "tier s3://b/p attached, which it was",
+        ),
+        (c.DetachTier(), c.Done(5), "tier", "tier detached, 5 files left to forget"),
+        (c.DetachTier(), c.Done(), "tier", "tier detached"),
         (c.RevokeToken("q1"), c.Done(), "token", "token q1 revoked"),
         (
             c.RevokeToken("q1"),
@@ -306,3 +345,14 @@ def test_an_audit_hears_every_event_and_of_what_came_as_a_copy() -> None:
     assert heard.ops == [4, 4, 5, 5]
     assert heard.gaps == [3]
     assert {event.who for event in found(new.events)} == {"q1"}
+
+
+def test_what_the_drain_says_all_the_time_is_not_told() -> None:
+    untold = (c.Keep(1, (), ()), c.Horizon(1, 1, 1, 1, 1, 1), c.Mark(), c.Unmark(), c.Sweep(1))
+    assert [noted(command) for command in untold] == [[]] * 5
+
+
+def test_a_policy_is_told_with_who_set_it_and_where() -> None:
+    (event,) = noted(c.SetPolicy("/a/b", "durability", "async", "ann"))
+    assert (event.who, event.paths) == ("ann", ("/a/b",))
+    assert event.concerns("/a")

@@ -13,8 +13,8 @@ ROOT = Path(diskless.__file__).parent
 LAYERS = (
     {"errors", "config", "paths", "model", "checksum", "malloc"},
     {"identity"},
-    {"codec", "placement", "repair", "plan", "namespace", "protocol"},
-    {"agent"},
+    {"codec", "placement", "repair", "plan", "policy", "namespace", "protocol"},
+    {"agent", "tier"},
     {"rpc", "gateway"},
     {"node", "client"},
     {"launch", "spark"},
@@ -24,13 +24,16 @@ LAYERS = (
 )
 """From the bottom up. What stands in one layer may not import its neighbours, but for
 those named below."""
-NEIGHBOURS = {("config", "errors"), ("paths", "errors"), ("model", "errors"),
-              ("repair", "placement"), ("namespace", "repair")}  # fmt: skip
+NEIGHBOURS = {("config", "errors"), ("config", "model"), ("paths", "errors"), ("model", "errors"),
+              ("repair", "placement"), ("namespace", "repair"),
+              ("namespace", "policy"), ("tier", "agent")}  # fmt: skip
 HOMES = {
     "grpc": {"rpc", "bench"},
     "ray": {"launch"},
     "pyeclib": {"codec", "bench"},
     "cryptography": {"identity"},
+    "obstore": {"tier"},
+    "zstandard": {"tier"},
 }
 """The benchmark measures the libraries themselves."""
 TOP = {"__init__", "__main__"}

@@ -131,6 +131,16 @@ def answered(number: int) -> c.Command:
     return c.OpenSession() if sequence == 0 else c.Delete(session + 1, sequence, "/missing", False)
 
 
+def kept(number: int, segment: int) -> c.Command:
+    """Files that are put and then kept in a tier, in turns."""
+    if number == 0:
+        return c.AttachTier("file:///t", 1, 0)
+    if number % 2:
+        return put(number, f"/d/{number}")
+    row = ((number + 1) // 2, segment, 1000 * number, 1000 + number, 1)
+    return c.Keep(1, ((segment, f"segments/{segment:012}", 2**23 + number),), (row,))
+
+
 FLOODS: dict[str, Make] = {
     "empty files": lambda n: put(n, f"/d/{n}"),
     "files in many directories": lambda n: put(n, f"/d{n // 20}/{n}"),
@@ -158,6 +168,9 @@ FLOODS: dict[str, Make] = {
         else c.RevokeToken(f"q{n // 2}")
     ),
     "revoked names": lambda n: c.RevokeToken(f"q{n}"),
+    "files in a tier": lambda n: kept(n, 1 + n // 1000),
+    "segments of a tier": lambda n: kept(n, 1 + n),
+    "policies": lambda n: c.SetPolicy(f"/checkpoints/q{n}", "durability", "async"),
     "refusals": lambda n: c.Rename(1 + n // 500, n % 500 + 1, f"/{'x' * 500}{n}", "/y", False),
     "answers": answered,
 }

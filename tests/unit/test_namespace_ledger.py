@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from diskless.errors import BadRequest, NotFound, StaleShards, UploadLost
-from diskless.model import Extent, HeldShard, Place, Stripe, StripeId
+from diskless.model import Extent, HeldShard, Place, Stripe, StripeId, TierOptions
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.ledger import Verdict, stored_bytes
@@ -747,6 +747,14 @@ def example_commands(world: World) -> list[c.Command]:
         c.Drain(3, True),
         c.Sweep(100),
         c.Limit(1 << 40),
+        c.SetPolicy("/ä", "durability", "sync", "admin"),
+        c.RemovePolicy("/ä", "", "admin"),
+        c.AttachTier("s3://b/p", 2, 7, "admin", TierOptions(durability="sync", lag_max_s=2.5)),
+        c.DetachTier("admin"),
+        c.Keep(7, ((1, "seg/1", 1 << 25),), ((2**41, 1, 2**39, 2**39, 255),)),
+        c.Horizon(2, 7, 9, 8, 1000, 2**41),
+        c.Mark(),
+        c.Unmark(),
     ]
 
 

@@ -39,9 +39,11 @@ from diskless.model import Extent, FileRecord, HeldShard, Place, Stripe, StripeI
 from diskless.namespace import btree, tokens, weights
 from diskless.namespace import commands as c
 from diskless.namespace.ledger import Verdict, stored_bytes
+from diskless.namespace.marked import unmark
 from diskless.namespace.snapshot import Restorer
 from diskless.namespace.snapshot import snapshot as transfer
 from diskless.namespace.state import DEMOTE_BYTES_MIN, NamespaceState
+from diskless.namespace.tier import is_cold
 from diskless.namespace.tree import Directory, File
 from tests.unit.recount import check_plan, check_sparse, cluster_of, counted, recount
 from tests.unit.test_namespace_world import (
@@ -277,6 +279,7 @@ class NamespaceMachine(RuleBasedStateMachine):
         self.now_ms = 0  # the leader's clock; a new leader's may be behind
         self.clock_ms = 0
         self.elapsed_ms = 0
+        self.op = 0
         self.lives = Counter[int]()
         self.up: dict[int, bool] = {}
         self.fences = Counter[tuple[int, int]]()
@@ -308,7 +311,8 @@ class NamespaceMachine(RuleBasedStateMachine):
     def apply(self, command: c.Command) -> tuple[c.Result, ...]:
         self.clock_ms = max(self.clock_ms, self.now_ms)
         self.elapsed_ms += 7
-        times = {"now_ms": self.now_ms, "elapsed_ms": self.elapsed_ms}
+        self.op += 1
+        times = {"now_ms": self.now_ms, "elapsed_ms": self.elapsed_ms, "op": self.op}
         results = self.state.apply(command, **times)
         again = self.twin.apply(c.decode(c.encode(command)), **times)
         assert c.decode_results(c.encode(results)) == again
@@ -857,6 +861,7 @@ class NamespaceMachine(RuleBasedStateMachine):
         restorer = Restorer(copy)
         for chunk in transfer(self.state):
             restorer.take(chunk)
+        unmark(copy)
         copy.forget(list(copy.history.by_id.values()))
         while copy.doomed:
             copy.apply(c.Sweep(100), now_ms=0, elapsed_ms=0)
@@ -891,6 +896,9 @@ class NamespaceMachine(RuleBasedStateMachine):
     def a_file_has_its_size_in_exactly_one_kind_of_place(self) -> None:
         for record in self.records():
             assert record.size == self.sizes[record.checksum]
+            if record.id in self.state.tier.cold:
+                assert is_cold(record)
+                continue
             assert (record.inline is None) == bool(record.extents)
             held = record.inline or b""
             assert len(held) + sum(extent.length for extent in record.extents) == record.size

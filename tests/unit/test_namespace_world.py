@@ -10,14 +10,18 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from diskless.errors import DisklessError
 from diskless.model import AgentInfo, Extent, Place, Stripe
 from diskless.namespace import btree, weights
 from diskless.namespace import commands as c
 from diskless.namespace.btree import Inner, Leaf
+from diskless.namespace.marked import Marked
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.tree import Directory, File, Node
+from diskless.namespace.views import tier_status
+from tests.unit.recount import check_tier
 
 DATA_SHARDS, PARITY_SHARDS = 2, 1
 
@@ -221,10 +225,18 @@ def dump_history(state: NamespaceState) -> list[Any]:
     ]
 
 
+def roots_of(state: NamespaceState) -> list[Any]:
+    """What the tree, snapshots, deletes and a mark hold, once for each of them."""
+    roots = [state.tree.root, *(one.root for one in state.history.by_id.values())]
+    roots += [thing for job in state.doomed.jobs for thing in job.pending]
+    if (held := state.marked) is not None:
+        roots += [held.root, *(one.root for one in held.forgotten.values())]
+    return roots
+
+
 def things_of(state: NamespaceState) -> dict[int, Any]:
     """Every node, directory and file that anything leads to, by identity."""
-    pending = [state.tree.root, *(one.root for one in state.history.by_id.values())]
-    pending += [thing for job in state.doomed.jobs for thing in job.pending]
+    pending = roots_of(state)
     found: dict[int, Any] = {}
     while pending:
         thing = pending.pop()
@@ -249,8 +261,7 @@ def below(thing: Any) -> list[Any]:
 def check_counts(state: NamespaceState) -> None:
     """References and sums are what a walk from all roots says."""
     found = things_of(state)
-    refs = Counter([id(state.tree.root), *(id(one.root) for one in state.history.by_id.values())])
-    refs.update(id(thing) for job in state.doomed.jobs for thing in job.pending)
+    refs = Counter(map(id, roots_of(state)))
     for thing in found.values():
         refs.update(id(one) for one in below(thing))
     assert {key: thing.refs for key, thing in found.items()} == refs
@@ -263,6 +274,9 @@ def check_counts(state: NamespaceState) -> None:
     files = {thing.record.id: thing for thing in things if isinstance(thing, File)}
     assert dict(state.files) == files
     assert state.history.bytes_used == sum(one.bytes_used for one in state.history.by_id.values())
+    own = state.policies.table.items()
+    assert state.policies.bytes_used == sum(weights.policy_bytes(*row) for row in own)
+    check_tier(state)
 
 
 def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
@@ -290,6 +304,9 @@ def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
         "health": dump_health(state),
         "sessions": dump_sessions(state) if sessions else None,
         "tokens": (state.tokens.version, list(state.tokens.by_name.items())),
+        "policies": dump_policies(state.policies.table),
+        "tier": dump_tier(state),
+        "mark": dump_mark(state.marked),
         "agents": dict(sorted(state.agents.items())),
         "boots": {slot: list(boots.items()) for slot, boots in sorted(state.roster.boots.items())},
         "roster_version": state.roster_version,
@@ -305,6 +322,31 @@ def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
         "demotable": list(state.demotable_ms.items()),
         "last_file": state._last_file,
     }  # fmt: skip
+
+
+def dump_policies(table: dict[str, dict[str, str]]) -> list[Any]:
+    return [(path, list(own.items())) for path, own in table.items()]
+
+
+def dump_tier(state: NamespaceState) -> tuple[Any, ...]:
+    tier = state.tier
+    return (
+        tier_status(tier), tier.horizon_file, tier.last_segment, tier.segments_bytes_used,
+        {number: to_builtins(segment) for number, segment in tier.segments.items()},
+        {id_: tier.place(id_) for id_ in tier.places},
+        dict(tier.cold),
+    )  # fmt: skip
+
+
+def dump_mark(held: Marked | None) -> tuple[Any, ...] | None:
+    if held is None:
+        return None
+    return (
+        held.change, held.op, held.time_ms, held.last_file, held.last_snapshot,
+        held.tokens_version, shape(held.root), dump_policies(held.policies),
+        [(id_, one.path, one.name, shape(one.root)) for id_, one in held.forgotten.items()],
+        list(held.names.items()), list(held.tokens.items()), held.bytes_used,
+    )  # fmt: skip
 
 
 def dump_health(state: NamespaceState) -> tuple[Any, ...]:
@@ -329,7 +371,18 @@ def test_the_dump_shows_every_part_that_a_state_and_its_ledger_have() -> None:
     assert set(vars(state)) == {
         "tree", "doomed", "history", "ledger", "roster", "health", "sessions", "tokens", "agents",
         "files", "op", "clock_ms", "elapsed_ms", "bytes_inline", "bytes_max", "extents",
-        "demotable_ms", "_last_file", "_sweep_at_once", "_sure_puts",
+        "demotable_ms", "_last_file", "_sweep_at_once", "_sure_puts", "policies", "tier",
+        "marked", "journal",
+    }  # fmt: skip
+    assert set(vars(state.tier)) == {
+        "attached", "uri", "options", "epoch", "number", "change", "horizon_change", "horizon_op",
+        "horizon_time_ms", "horizon_file", "last_segment", "segments", "places", "cold",
+        "cold_bytes", "live_bytes", "segments_bytes_used",
+    }  # fmt: skip
+    assert set(vars(state.policies)) == {"table", "bytes_used"}
+    assert set(Marked.__struct_fields__) == {
+        "change", "op", "time_ms", "last_file", "last_snapshot", "tokens_version", "root",
+        "policies", "forgotten", "names", "tokens", "bytes_used",
     }  # fmt: skip
     assert set(vars(state.ledger)) == {
         "entries", "freed_ms", "doubted_ms", "fences", "reaped", "partly_dead", "health",

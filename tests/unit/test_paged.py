@@ -32,3 +32,14 @@ def test_keys_that_grow_stay_in_order_and_empty_pages_go() -> None:
         del table[key]
     assert len(table._pages) == 1
     assert list(table.values())[-1] == str(list(table)[-1])
+
+
+@settings(deadline=None)
+@given(st.sets(keys), keys, st.integers(1, 5))
+def test_keys_come_in_slices_either_way(known: set[int], at: int, limit: int) -> None:
+    table: Paged[None] = Paged()
+    for key in known:
+        table[key] = None
+    assert table.ascending(after=at, limit=limit) == sorted(k for k in known if k > at)[:limit]
+    below = sorted((k for k in known if k < at), reverse=True)
+    assert table.descending(below=at, limit=limit) == below[:limit]

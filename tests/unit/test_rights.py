@@ -60,6 +60,7 @@ READS: list[tuple[Kind, Any]] = [
     (Kind.SNAPSHOTS, m.Snapshots("%")),
     (Kind.DIFF, m.Diff("%", "a")),
     (Kind.USAGE, m.Usage("%")),
+    (Kind.POLICY, m.Policy("%")),
 ]
 NO_PATH: list[tuple[Kind, Any]] = [
     (Kind.SESSION, m.Empty()),
@@ -81,6 +82,11 @@ FOR_ADMINS: list[tuple[Kind, Any]] = [
     (Kind.ISSUE_TOKEN, m.IssueToken("q1", ["/p/q1"])),
     (Kind.REVOKE_TOKEN, m.RevokeToken("q1")),
     (Kind.TOKENS, m.Tokens()),
+    (Kind.SET_POLICY, m.SetPolicy("/p", "durability", "sync")),
+    (Kind.REMOVE_POLICY, m.RemovePolicy("/p")),
+    (Kind.FLUSH, m.Flush()),
+    (Kind.ATTACH_TIER, m.AttachTier("file:///t", 1, 0)),
+    (Kind.DETACH_TIER, m.DetachTier()),
 ]
 
 

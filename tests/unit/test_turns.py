@@ -15,11 +15,14 @@ import pytest
 from diskless.agent.leading.janitor import REAP_STRIPES_MAX, SWEEP_ENTRIES
 from diskless.model import Extent, Place, Stripe
 from diskless.namespace import commands as c
+from diskless.namespace import journal as j
+from diskless.namespace import picture
 from diskless.namespace import queries as q
 from diskless.namespace import snapshot as s
 from diskless.namespace.health import SETTLE_GROUPS
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.survey import survey
+from diskless.namespace.tier import KEEP_ROWS_MAX
 from diskless.namespace.usage import held_by_snapshots
 from diskless.repair import Cluster, RepairPlan
 from tests.unit.recount import counted, recount
@@ -448,3 +451,129 @@ def test_tokens_cost_the_same_however_many_there_are(run: Callable[[NamespaceSta
 
 def test_a_chunk_of_a_copy_has_a_chunk_of_the_tokens() -> None:
     check_tokens(lambda state: worst(drained(s.snapshot(state))))
+
+
+# The durable tier
+
+
+def tiered(one: Big) -> Big:
+    """All files lie in a tier too, and a long journal says how they came there."""
+    one.state.journal = j.Journal()
+    one.apply(c.AttachTier("file:///t", 1, 0))
+    ids = list(one.state.files)
+    for at in range(0, len(ids), KEEP_ROWS_MAX):
+        one.apply(keep_of(one, ids[at : at + KEEP_ROWS_MAX]))
+    return one
+
+
+def keep_of(one: Big, ids: list[int]) -> c.Keep:
+    first = one.state.tier.last_segment + 1
+    segments = tuple((first + n, f"seg/{first + n}", 1000) for n in range(10))
+    return c.Keep(1, segments, tuple((id_, first + n % 10, n, 5, 0) for n, id_ in enumerate(ids)))
+
+
+def change(one: Big, count: int) -> None:
+    for number in range(count):
+        one.apply(c.Mkdirs(one.session, one.next_sequence(), f"/new/{number}"))
+
+
+def whole_horizon(one: Big) -> c.Horizon:
+    tier = one.state.tier
+    return c.Horizon(1, tier.number + 1, tier.change, 0, 0, 0)
+
+
+TIER: dict[str, Callable[[Big], c.Command]] = {
+    "attach": lambda b: c.AttachTier("file:///t", 2, 0),
+    "detach": lambda b: c.DetachTier(),
+    "keep": lambda b: keep_of(b, list(b.state.files)[:KEEP_ROWS_MAX]),
+    "mark": lambda b: c.Mark(),
+    "unmark": lambda b: c.Unmark(),
+    "horizon": whole_horizon,
+    "policy": lambda b: c.SetPolicy("/flat", "durability", "sync"),
+    "no policy": lambda b: c.RemovePolicy("/deep", ""),
+    "first put after a mark": PAST["first put after a snapshot"],
+    "delete": lambda b: c.Delete(b.session, b.next_sequence(), "/", True),
+    "sweep": lambda b: c.Sweep(SWEEP_ENTRIES),
+}
+
+
+@pytest.mark.parametrize("make", TIER.values(), ids=TIER)
+def test_a_tier_costs_the_same_however_much_is_in_it(make: Callable[[Big], c.Command]) -> None:
+    def step(one: Big) -> Work:
+        tiered(one)
+        change(one, one.size // 3)
+        one.apply(c.SetPolicy("/deep", "durability", "async"))
+        one.apply(c.Mark())
+        one.apply(c.Delete(one.session, one.next_sequence(), "/deep", True))
+        command = make(one)
+        return work_of(lambda: one.apply(command))
+
+    check(step, tables_grow=True)
+
+
+def test_what_only_a_mark_held_is_swept_by_and_by() -> None:
+    def step(one: Big) -> Work:
+        tiered(one)
+        one.apply(c.Mark())
+        one.delete("/", recursive=True)
+        assert not one.state.doomed, "the mark has it"
+        unmark = work_of(lambda: one.apply(c.Unmark()))
+        sweeps = [work_of(lambda: one.apply(c.Sweep(SWEEP_ENTRIES))) for _ in range(2)]
+        assert one.state.doomed
+        return worst([unmark, *sweeps])
+
+    check(step)
+
+
+def test_a_chunk_of_a_picture_costs_a_chunk() -> None:
+    def walk(one: Big) -> Work:
+        tiered(one).apply(c.Mark())
+        return worst(drained(picture.rows(one.state)))
+
+    def take(one: Big) -> Work:
+        tiered(one).apply(c.Mark())
+        painter = picture.Painter(NamespaceState())
+        chunks = picture.rows(one.state)
+        return worst([work_of(lambda c=c: painter.take(c)) for c in chunks])
+
+    def durable(one: Big) -> Work:
+        one.apply(c.SetPolicy("/deep/1", "durability", "memory"))
+        tiered(one).apply(c.Mark())
+        return worst(drained(picture.durable_files(one.state)))
+
+    check(walk, tables_grow=True)
+    check(take, tables_grow=True)
+    check(durable, tables_grow=True)
+
+
+def test_a_chunk_of_a_copy_has_a_chunk_of_the_tier() -> None:
+    def step(one: Big) -> Work:
+        tiered(one).apply(c.Mark())
+        one.delete("/flat", recursive=True)
+        return worst(drained(s.snapshot(one.state)))
+
+    check(step, tables_grow=True)
+
+
+def test_what_the_drain_asks_for_comes_in_slices() -> None:
+    def journal(one: Big) -> Work:
+        tiered(one)
+        since = one.state.tier.change
+        change(one, one.size // 3)
+        own = one.state.journal
+        assert own is not None
+        return work_of(lambda: own.after(since, upto=own.last, limit=500))
+
+    def cold(one: Big) -> Work:
+        tiered(one).apply(c.Mark())
+        copy = NamespaceState()
+        picture.restore_picture(copy, picture.rows(one.state))
+        return work_of(lambda: copy.tier.newest_cold(below=1 << 60, limit=100))
+
+    def status(one: Big) -> Work:
+        tiered(one)
+        return work_of(lambda: q.answer(one.state, q.TierState()))
+
+    check(journal)
+    check(cold, tables_grow=True)  # a page of the table is sorted
+    check(status)

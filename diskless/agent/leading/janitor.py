@@ -10,6 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
+from diskless.agent.leading.drainer import Drainer
 from diskless.agent.leading.rewriter import REWRITE_BYTES_MAX, REWRITE_FILES_MAX, Rewriter
 from diskless.agent.ports import Pulse, ShardPeers, Undecided
 from diskless.agent.replica import Replica
@@ -54,10 +55,13 @@ class Janitor:
         rewriter: Rewriter,
         pulses: Mapping[int, Pulse],
         damaged: Callable[[], frozenset[ShardName]],
+        drainer: Drainer | None = None,
         tuning: Tuning,
     ) -> None:
         """`pulses` are the latest answers of agents to this leader's beats; `damaged` tells
-        which shards agents have and cannot give."""
+        which shards agents have and cannot give. What `drainer` still brings to the tier is
+        not freed under its hands."""
+        self._drainer = drainer
         self._damaged = damaged
         self._replica = replica
         self._roster = roster
@@ -85,6 +89,10 @@ class Janitor:
 
     async def reap(self) -> None:
         """Forgets stripes freed long enough ago, then drops their shards."""
+        if self._drainer is not None and self._drainer.collecting:
+            if not self._is_pressed():
+                return
+            self._drainer.end_round()
         latest_ms = self._replica.elapsed_ms() - 1000 * self._free_delay_s()
         freed = self._state.ledger.freed_ms
         due: list[str] = []

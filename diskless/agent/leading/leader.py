@@ -6,11 +6,12 @@ It acts only through commands, orders to agents and `Hosts`; what it learns is l
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
 
+from diskless.agent.leading.drain import Drain, TierAccess
 from diskless.agent.leading.janitor import Janitor
 from diskless.agent.leading.keeper import Keeper
 from diskless.agent.leading.monitor import Monitor
@@ -27,6 +28,7 @@ from diskless.agent.roster import Roster
 from diskless.agent.writer import Writer
 from diskless.config import ClusterSettings
 from diskless.model import AgentInfo, slot_name
+from diskless.namespace import commands as c
 from diskless.repair import overdue
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class Leader:
         hosts: Hosts | None,
         inline_room: Callable[[], bool],
         now_s: Callable[[], float],
+        tier: TierAccess,
     ) -> None:
         """`hosts` is None where nobody can start agents; `inline_room` tells whether this
         agent has room for more inline bytes."""
@@ -84,6 +87,15 @@ class Leader:
             overdue=self.overdue,
             now_s=now_s,
         )
+        self.drain = Drain(
+            tier,
+            replica=replica,
+            roster=roster,
+            writer=writer,
+            pulses=self.monitor.pulses,
+            tuning=settings.tuning,
+            now_s=now_s,
+        )
         self.janitor = Janitor(
             replica=replica,
             roster=roster,
@@ -91,6 +103,7 @@ class Leader:
             rewriter=rewriter,
             pulses=self.monitor.pulses,
             damaged=self.repairer.damaged,
+            drainer=self.drain.drainer,
             tuning=settings.tuning,
         )
         self.rollcall = RollCall(
@@ -109,6 +122,7 @@ class Leader:
             repairer=self.repairer,
             keeper=self.keeper,
             homeless=lambda: self._homeless,
+            drain=self.drain,
         )
 
     def begin(self) -> None:
@@ -116,6 +130,8 @@ class Leader:
         self.monitor.publish()
         for part in (self.monitor, self.janitor, self.repairer, self.rollcall, self.keeper):
             self._spawn(part.run())
+        self._spawn(self.drain.drainer.run())
+        self._spawn(self.drain.hydrator.run())
         if self._hosts is not None:
             self._spawn(self._hosts.look_after(self))
 
@@ -124,6 +140,7 @@ class Leader:
     def end(self) -> None:
         self._ended = True
         self.monitor.stop()
+        self.drain.backlog.leave()
         for task in self._tasks:
             task.cancel()
 
@@ -132,6 +149,13 @@ class Leader:
 
     def command_took(self, took_s: float) -> None:
         self._pacer.note_command(took_s)
+        self.drain.pacer.note_command(took_s)
+
+    def before(self, command: c.Command) -> Awaitable[None] | None:
+        return self.drain.backlog.before(command)
+
+    def after(self, command: c.Command) -> Awaitable[None] | None:
+        return self.drain.backlog.after(command)
 
     def report(self) -> bytes:
         return msgspec.json.encode(self._reporter.report())

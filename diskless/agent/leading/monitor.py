@@ -211,6 +211,8 @@ class Monitor:
             revoked_version=state.tokens.version,
             revoked=tuple(revoked),
             revoked_upto=upto,
+            tier=state.tier.uri if state.tier.attached else "",
+            tier_options=state.tier.options,
         )
 
     async def _judge(self, agent: AgentInfo, refused: bool, error: Unavailable) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from diskless.agent.leading.drain import Drain
 from diskless.agent.leading.keeper import Keeper
 from diskless.agent.leading.repairer import Repairer
 from diskless.agent.ports import Pulse
@@ -37,6 +38,7 @@ class Reporter:
         repairer: Repairer,
         keeper: Keeper,
         homeless: Callable[[], Mapping[int, str]],
+        drain: Drain,
     ) -> None:
         """`homeless` says of slots that have lost their nodes what becomes of them."""
         self._settings = settings
@@ -47,6 +49,7 @@ class Reporter:
         self._repairer = repairer
         self._keeper = keeper
         self._homeless = homeless
+        self._drain = drain
 
     @property
     def _state(self) -> NamespaceState:
@@ -90,6 +93,7 @@ class Reporter:
             tokens=len(state.tokens),
             refused=self._refused(),
             audit_dropped=sum(pulse.audit_dropped for pulse in self._pulses.values()),
+            tier=self._drain.report(self._pulses.values()),
         )
 
     def _refused(self) -> dict[str, int]:

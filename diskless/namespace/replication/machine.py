@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from diskless.namespace import commands as c
 from diskless.namespace.events import Audit, EventLog
+from diskless.namespace.journal import Journal
 from diskless.namespace.snapshot import Restorer, snapshot
 from diskless.namespace.state import NamespaceState
 
@@ -33,6 +34,7 @@ class NamespaceMachine:
         """`audit` is told of every event."""
         self.state = NamespaceState()
         self.events = EventLog(audit)
+        self.journal = self.state.journal = Journal()
         self._who_of = self.state.sessions.who
         self._restorer: Restorer | None = None
 
@@ -59,3 +61,4 @@ class NamespaceMachine:
         if self._restorer is None:
             self._restorer = Restorer(self.state)
         self._restorer.take(chunk)
+        self.journal.restart(self.state.tier.change)

@@ -1,0 +1,93 @@
+"""What requests about the durable tier and about policies mean."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from diskless.agent.router import Router
+from diskless.errors import BadRequest
+from diskless.gateway.server import Answer
+from diskless.gateway.visitor import Visitor
+from diskless.namespace import commands as c
+from diskless.namespace import queries as q
+from diskless.namespace.views import TierStatus
+from diskless.protocol import messages as m
+from diskless.protocol.messages import Kind
+
+Payload = bytes | bytearray | memoryview
+
+HOLD_S = 1.0
+"""How long one request waits for the horizon; clients ask again for as long as they like."""
+LOOK_S = 0.05
+
+
+class TierDoor:
+    """A part of the gateway's backend."""
+
+    def __init__(self, namespace: Router) -> None:
+        self._namespace = namespace
+        self.handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
+            Kind.POLICY: self._policy,
+            Kind.FLUSH: self._flush,
+        }
+        self.personal: dict[Kind, Callable[[Visitor, Any, Payload], Answer | Awaitable[Answer]]] = {
+            Kind.SET_POLICY: self._set_policy,
+            Kind.REMOVE_POLICY: self._remove_policy,
+            Kind.ATTACH_TIER: self._attach,
+            Kind.DETACH_TIER: self._detach,
+        }
+
+    # -- policies ---------------------------------------------------------------
+
+    async def _set_policy(self, visitor: Visitor, meta: m.SetPolicy, _: Payload) -> Answer:
+        who = visitor.principal.name
+        done = await self._namespace.run(c.SetPolicy(meta.path, meta.key, meta.value, who))
+        return m.PolicyChanged(done.changed), ()
+
+    async def _remove_policy(self, visitor: Visitor, meta: m.RemovePolicy, _: Payload) -> Answer:
+        who = visitor.principal.name
+        done = await self._namespace.run(c.RemovePolicy(meta.path, meta.key, who))
+        return m.PolicyChanged(done.changed), ()
+
+    def _policy(self, meta: m.Policy, _: Payload) -> Answer | Awaitable[Answer]:
+        def reply(shown: q.PolicyShown) -> Answer:
+            return m.Policies([m.PolicyEntry(*entry) for entry in shown.entries]), ()
+
+        return self._namespace.ask(q.Policy(meta.path), reply)
+
+    # -- the tier ---------------------------------------------------------------
+
+    async def _flush(self, meta: m.Flush, _: Payload) -> Answer:
+        """Raises BadRequest without a tier."""
+        end_s = time.monotonic() + HOLD_S
+        change = meta.change
+        while True:
+            found: TierStatus = await self._namespace.query(q.TierState())
+            if not found.attached:
+                raise BadRequest("this cluster has no tier: `diskless up --tier URI` adds one")
+            change = change or found.change
+            if found.horizon_change >= change or time.monotonic() > end_s:
+                break
+            await asyncio.sleep(LOOK_S)
+        return m.Flushed(
+            change=change,
+            horizon=found.horizon_change,
+            newest=found.change,
+            uri=found.uri,
+            epoch=found.epoch,
+            number=found.number,
+            cold_files=found.cold_files,
+            cold_bytes=found.cold_bytes,
+        ), ()
+
+    async def _attach(self, visitor: Visitor, meta: m.AttachTier, _: Payload) -> Answer:
+        who = visitor.principal.name
+        await self._namespace.run(
+            c.AttachTier(meta.uri, meta.epoch, meta.number, who, meta.options)
+        )
+        return m.Empty(), ()
+
+    async def _detach(self, visitor: Visitor, meta: m.DetachTier, _: Payload) -> Answer:
+        done = await self._namespace.run(c.DetachTier(visitor.principal.name))
+        return m.Detached(done.number, done.changed), ()

@@ -1,0 +1,224 @@
+"""`file://`: a directory as a store of objects, whose objects outlive a crash of the machine.
+
+Reads are the library's. Writes are ours, because it does not fsync: an object is written and
+fsynced under a temporary name, linked to its own, which fails if that is in use, and the
+directory is fsynced. So a name is either absent or the name of a whole object, always.
+"""
+
+import asyncio
+import ctypes
+import errno
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+import obstore
+from obstore.store import LocalStore
+from typing_extensions import Buffer
+
+from diskless.errors import StoreDenied, StoreDown
+from diskless.tier.store import Missing, Taken
+from diskless.tier.work import aside
+
+TEMPORARY = ".tmp"
+STALE_S = 3600
+"""A temporary file that old, by the clock of its file system, is of a writer that died."""
+_BUFFERS_MAX = 512
+_RENAME_NOREPLACE = 1
+_AT_FDCWD = -100
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
+
+
+class FileStore:
+    def __init__(self, root: Path, *, fsync: Callable[[int], None] = os.fsync) -> None:
+        self._root = root
+        self._fsync = fsync
+        self._made: set[Path] = set()
+        self._local: LocalStore | None = None
+        self.uri = f"file://{root}"
+
+    async def put_new(self, name: str, parts: Sequence[Buffer]) -> None:
+        await asyncio.to_thread(self._put_new, name, parts)
+
+    async def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        options = {} if not start and end is None else {"range": _range(start, end)}
+        if end is not None and end <= start:
+            return b""
+        try:
+            result = await obstore.get_async(self._reader(), name, options=options)  # type: ignore[arg-type]
+            data = await result.bytes_async()
+            return await aside(len(data), bytes, data)
+        except FileNotFoundError:
+            raise Missing(f"{self.uri} has no {name}") from None
+        except obstore.exceptions.BaseError as error:
+            raise await asyncio.to_thread(self._why, name, start, error) from None
+
+    async def size(self, name: str) -> int:
+        return await asyncio.to_thread(self._size, name)
+
+    async def delete(self, name: str) -> None:
+        await asyncio.to_thread(self._delete, name)
+
+    async def names(self, prefix: str) -> list[str]:
+        return await asyncio.to_thread(self._names, prefix)
+
+    async def settle(self, name: str) -> None:
+        try:
+            await asyncio.to_thread(self._sync_directory, (self._root / name).parent)
+        except OSError as error:
+            raise self._failed(error, name) from None
+
+    def _put_new(self, name: str, parts: Sequence[Buffer]) -> None:
+        target = self._root / name
+        try:
+            self._make_directory(target.parent)
+            self._make_directory(self._root / TEMPORARY)
+            temporary = self._root / TEMPORARY / secrets.token_hex(16)
+            try:
+                self._write(temporary, parts)
+                taken = not _link(temporary, target)
+            finally:
+                temporary.unlink(missing_ok=True)
+            # Also if it is taken: whoever made it may have died before its name was safe.
+            self._sync_directory(target.parent)
+        except OSError as error:
+            raise self._failed(error, name) from None
+        if taken:
+            raise Taken(f"{self.uri} has {name} already")
+
+    def _write(self, path: Path, parts: Sequence[Buffer]) -> None:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            views = iter([view for part in parts if len(view := memoryview(part).cast("B"))])
+            while batch := list(islice(views, _BUFFERS_MAX)):
+                _write_all(handle, batch)
+            self._fsync(handle)
+        finally:
+            os.close(handle)
+
+    def _make_directory(self, path: Path) -> None:
+        """Also makes the directory's own name safe, and those above it that are new."""
+        if path in self._made and path.is_dir():
+            return
+        if not path.is_dir():
+            self._make_directory(path.parent)
+            with suppress(FileExistsError):  # Another writer may be making it.
+                path.mkdir(mode=0o700)
+            self._sync_directory(path.parent)
+        self._made.add(path)
+
+    def _sync_directory(self, path: Path) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._fsync(handle)
+        finally:
+            os.close(handle)
+
+    def _reader(self) -> LocalStore:
+        if self._local is None:
+            if not self._root.is_dir():
+                raise Missing(f"{self.uri} is not there")
+            self._local = LocalStore(self._root)
+        return self._local
+
+    def _size(self, name: str) -> int:
+        try:
+            return (self._root / name).stat().st_size
+        except FileNotFoundError:
+            raise Missing(f"{self.uri} has no {name}") from None
+        except OSError as error:
+            raise self._failed(error, name) from None
+
+    def _delete(self, name: str) -> None:
+        try:
+            (self._root / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._failed(error, name) from None
+
+    def _names(self, prefix: str) -> list[str]:
+        folder = self._root / prefix.rpartition("/")[0]
+        try:
+            found = sorted(entry.relative_to(self._root).as_posix() for entry in folder.rglob("*"))
+        except OSError as error:
+            raise self._failed(error, prefix) from None
+        return [name for name in found if name.startswith(prefix)]
+
+    def sweep(self) -> int:
+        """Removes what writers left that died, and says how many."""
+        folder = self._root / TEMPORARY
+        if not folder.is_dir():
+            return 0
+        now = folder / secrets.token_hex(16)
+        now.touch()
+        limit = now.stat().st_mtime - STALE_S
+        now.unlink()
+        stale = [path for path in folder.iterdir() if path.stat().st_mtime < limit]
+        for path in stale:
+            path.unlink(missing_ok=True)
+        return len(stale)
+
+    def _why(self, name: str, start: int, error: Exception) -> Exception:
+        """What kept an object from being read: the library says it in words alone."""
+        try:
+            with (self._root / name).open("rb") as file:
+                if start >= os.fstat(file.fileno()).st_size:
+                    return Missing(f"{self.uri} has no byte {start} of {name}")
+        except FileNotFoundError:
+            return Missing(f"{self.uri} has no {name}")
+        except OSError as failure:
+            return self._failed(failure, name)
+        return StoreDown(f"{self.uri}: {name} cannot be read ({_first_line(error)})")
+
+    def _failed(self, error: OSError, name: str) -> Exception:
+        where = error.filename or name
+        text = f"{self.uri}: {where}: {error.strerror or error}"
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return StoreDenied(f"{text}; a tier's directory must be writable by this user")
+        if error.errno in (errno.ENOTDIR, errno.ENOENT):
+            return StoreDenied(f"{text}; a tier needs a directory there")
+        return StoreDown(text)
+
+
+def _range(start: int, end: int | None) -> object:
+    return {"offset": start} if end is None else (start, end)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _write_all(handle: int, views: list[memoryview]) -> None:
+    while views:
+        written = os.writev(handle, views)
+        while views and written >= len(views[0]):
+            written -= len(views.pop(0))
+        if views:
+            views[0] = views[0][written:]
+
+
+def _link(source: Path, target: Path) -> bool:
+    """Whether it could be done: not if `target` is there."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return _rename_new(source, target)
+    return True
+
+
+def _rename_new(source: Path, target: Path) -> bool:
+    """As `_link`, where there are no hard links."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    code = libc.renameat2(
+        _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE
+    )
+    number = ctypes.get_errno() if code else 0
+    if number not in (0, errno.EEXIST):
+        raise OSError(number, os.strerror(number), str(target))
+    return number == 0

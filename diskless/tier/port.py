@@ -1,0 +1,221 @@
+"""The tier as an agent's parts know it: the port of `agent.ports` over a store and a chain.
+
+Owns where in the chain the next round goes, and what of the past it names. One leader uses the
+chain at a time; every agent uploads and reads. To the chain a change's number is the position
+in the log.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from diskless.agent.ports import (
+    Buffer,
+    FileRow,
+    Landed,
+    Loaded,
+    SegmentRow,
+    TierCounts,
+    Uploaded,
+)
+from diskless.errors import DamagedTier
+from diskless.identity.cipher import Cipher, read_key
+from diskless.model import TierOptions
+from diskless.namespace.views import TierPlace
+from diskless.tier import form, restore, round
+from diskless.tier import manifest as manifests
+from diskless.tier.chain import Chain
+from diskless.tier.manifest import Manifest, Stream
+from diskless.tier.read import read_file
+from diskless.tier.store import Metered, Missing, open_store
+
+_entries = msgspec.msgpack.Decoder(list[bytes])
+
+
+class TierPort:
+    """Implements `agent.ports.Tier`."""
+
+    def __init__(
+        self, store: Metered, *, cluster: str, name: str, cipher: Cipher | None = None
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._name = name
+        self._cipher = cipher
+        self._chain: Chain | None = None
+        self._after: Manifest | None = None
+
+    @property
+    def uri(self) -> str:
+        return self._store.uri
+
+    def counts(self) -> TierCounts:
+        counts = self._store.counts
+        return TierCounts(counts.requests, counts.objects_put, counts.bytes_put, counts.bytes_got)
+
+    # -- the chain ------------------------------------------------------------------
+
+    async def look(self, number: int, *, epoch: int) -> Landed | None:
+        if self._chain is None or self._chain.epoch != epoch:
+            self._chain, self._after = self._begin(epoch), None
+        if number == 0:
+            self._after = None
+            return None  # a chain that is to begin
+        chain = self._chain
+        try:
+            found = await chain.read(number)
+        except DamagedTier as error:
+            if isinstance(error.__cause__, Missing):
+                return None
+            raise
+        chain.judge(found)
+        await self._store.settle(found.object_name)
+        rows = [row async for part in restore.tables(chain, found) for row in part]
+        self._after = found
+        return _landed(found, rows)
+
+    def _begin(self, epoch: int) -> Chain:
+        return Chain(
+            self._store, cluster=self._cluster, name=self._name, epoch=epoch, cipher=self._cipher
+        )
+
+    def draft(self, round_id: str) -> "ChainDraft":
+        assert self._chain is not None, "nobody has looked at the chain yet"
+        return ChainDraft(self, round.Round(self._chain, self._after, round_id=round_id))
+
+    async def append(self, finished: round.Finished) -> Landed:
+        """Gives a round its number, or finds who has it."""
+        assert self._chain is not None
+        appended = await self._chain.append(finished)
+        if appended.mine:
+            self._after = appended.manifest
+            return _landed(appended.manifest, finished.rows)
+        found = await self.look(appended.manifest.number, epoch=self._chain.epoch)
+        assert found is not None
+        return found
+
+    # -- bytes ----------------------------------------------------------------------
+
+    async def upload(
+        self, files: Sequence[tuple[int, Buffer]], *, number: int, name: str
+    ) -> Uploaded:
+        segment, rows = await round.upload(
+            self._store, name=name, number=number, files=files, cipher=self._cipher
+        )
+        return Uploaded(segment.number, segment.name, segment.bytes, _rows(rows))
+
+    async def read(
+        self, place: TierPlace, *, file: int, size: int, start: int, stop: int
+    ) -> memoryview:
+        data = await read_file(
+            self._store,
+            place.segment,
+            form.Place(0, place.offset, place.stored_bytes, place.flags),
+            id_=file,
+            size=size,
+            start=start,
+            end=stop,
+            cipher=self._cipher,
+        )
+        return memoryview(data)
+
+    async def contents(self, number: int, *, epoch: int) -> AsyncIterator[Loaded]:
+        chain = self._begin(epoch)
+        async for step in restore.contents(chain, await chain.read(number)):
+            if step.segments is not None:
+                yield Loaded(segments=_segments(step.segments))
+            if step.picture is not None:
+                yield Loaded(picture=step.picture)
+            if step.journal is not None:
+                yield Loaded(journal=_decoded(step))
+            if step.rows is not None:
+                yield Loaded(rows=_rows(step.rows))
+
+
+def open_port(uri: str, options: TierOptions, *, cluster: str, name: str) -> TierPort:
+    """An agent's own way to the tier; asks nothing of it yet. Raises BadSettings."""
+    credentials = Path(options.credentials) if options.credentials else None
+    cipher = read_key(Path(options.key)) if options.key else None
+    store = open_store(uri, credentials=credentials)
+    return TierPort(store, cluster=cluster, name=name, cipher=cipher)
+
+
+class ChainDraft:
+    """Implements `agent.ports.Draft`."""
+
+    def __init__(self, port: TierPort, wanted: round.Round) -> None:
+        self._port = port
+        self._round = wanted
+        self._whole = False
+
+    @property
+    def round_id(self) -> str:
+        return self._round.round_id
+
+    def reserve(self) -> tuple[int, str]:
+        return self._round.reserve()
+
+    def name(self, uploaded: Uploaded) -> None:
+        self._round.name_segment(
+            manifests.SegmentRow(*uploaded.segment),
+            [manifests.FileRow(*row) for row in uploaded.rows],
+        )
+
+    async def add_file(self, id_: int, data: Buffer) -> None:
+        await self._round.add_file(id_, data)
+
+    async def add_picture(self, chunk: bytes) -> None:
+        self._whole = True
+        await self._round.add(Stream.PICTURE, chunk)
+
+    async def add_journal(self, entries: Sequence[bytes]) -> None:
+        await self._round.add(Stream.JOURNAL, msgspec.msgpack.encode(entries))
+
+    async def append(self, *, change: int, op: int, time_ms: int, last_file: int) -> Landed:
+        finished = await self._round.finish(
+            op=change,
+            time_ms=time_ms,
+            last_file=last_file,
+            whole=self._whole,
+            points=None if self._round.after is not None else (),
+        )
+        landed = await self._port.append(finished)
+        if landed.round_id != self.round_id:
+            return landed
+        return msgspec.structs.replace(landed, op=op)
+
+    async def abandon(self) -> None:
+        await self._round.__aexit__()
+
+
+def _landed(manifest: Manifest, rows: Sequence[manifests.FileRow]) -> Landed:
+    return Landed(
+        epoch=manifest.epoch,
+        number=manifest.number,
+        round_id=manifest.round_id,
+        change=manifest.op,
+        op=0,
+        time_ms=manifest.time_ms,
+        last_file=manifest.last_file,
+        base=manifest.base,
+        journal_bytes=sum(part.stored_bytes for part in manifest.journal),
+        segments=_segments(manifest.rows),
+        rows=_rows(rows),
+    )
+
+
+def _decoded(step: restore.Step) -> list[bytes]:
+    assert step.journal is not None
+    try:
+        return _entries.decode(step.journal)
+    except msgspec.DecodeError as error:
+        raise form.damaged(step.manifest.object_name, str(error)) from None
+
+
+def _segments(rows: Sequence[manifests.SegmentRow]) -> tuple[SegmentRow, ...]:
+    return tuple((row.number, row.name, row.bytes) for row in rows)
+
+
+def _rows(rows: Sequence[manifests.FileRow]) -> tuple[FileRow, ...]:
+    return tuple((row.id, row.segment, row.offset, row.stored_bytes, row.flags) for row in rows)
