@@ -38,7 +38,10 @@ class Afar(Greeter):
     """Reaches agents as from another host."""
 
     def connect(self, peer: Peer, *, client: str, deadline: float) -> Connection:
-        return super().connect(structs.replace(peer, socket=""), client=client, deadline=deadline)
+        afar = structs.replace(peer, socket="")
+        connection = super().connect(afar, client=client, deadline=deadline)
+        connection.peer = peer  # by which its caller knows it, and uses it again
+        return connection
 
 
 class Side:
