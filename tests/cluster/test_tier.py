@@ -288,7 +288,7 @@ def test_large_rounds_are_uploaded_by_several_agents(clusters: Clusters) -> None
         assert client.read(f"/{number}") == content(9 * MIB, number)
 
 
-@pytest.mark.parametrize("step", range(6))
+@pytest.mark.parametrize("step", range(4))
 def test_the_leader_dies_between_any_two_steps_of_a_round(clusters: Clusters, step: int) -> None:
     cluster = clusters.start(watched=True)
     client = clusters.connect(cluster)
