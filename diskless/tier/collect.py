@@ -55,7 +55,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """What the next manifest says of the past."""
 
     points: tuple[Point, ...]
-    """What one can return to, without the newest manifest's own run."""
+    """All that one can return to before the manifest that says so."""
     doomed: tuple[str, ...]
     rewrite: tuple[int, ...] = ()
     """Segments whose living files should be written again, after which they can be dropped."""
@@ -99,7 +99,6 @@ class Ledger:
         self.newest = max(self.newest, manifest.number)
         if manifest.points is not None:
             self.points = {point.number for point in manifest.points}
-            self.points.update(known.number for known in self.run(manifest.number))
         self.points.add(manifest.number)
         self.gone.update(manifest.doomed)
         for name in manifest.doomed:
@@ -120,13 +119,11 @@ class Ledger:
         return []
 
     def recent(self) -> set[int]:
-        """The numbers of the newest two runs: of the earlier one, what is still a point, for a
-        return to the past may have passed over a time in which it was cleared away."""
+        """The points of the newest two runs. Not every manifest of a run is one: a return to the
+        past may have gone on from one that was kept alone."""
         newest = self.run(self.newest)
         before = self.run(newest[-1].previous) if newest else []
-        return {known.number for known in newest} | {
-            known.number for known in before if known.number in self.points
-        }
+        return self.points & {known.number for known in (*newest, *before)}
 
     def pinned(self) -> set[str]:
         """What the newest run needs whether or not files lie there."""
@@ -193,7 +190,7 @@ def plan(
     )
     doomed = sorted(garbage)[:DOOMED_MAX]
     own_run = {found.number for found in ledger.run(ledger.newest)}
-    points = sorted((known[number].point for number in kept - own_run), key=lambda p: p.number)
+    points = sorted((known[number].point for number in kept), key=lambda point: point.number)
     live = live_bytes or {}
     alive = sum(live.get(number, 0) for number in segments)
     pinned = ledger.pinned()

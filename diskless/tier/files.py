@@ -11,6 +11,7 @@ import errno
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -65,7 +66,10 @@ class FileStore:
         return await asyncio.to_thread(self._names, prefix)
 
     async def settle(self, name: str) -> None:
-        await asyncio.to_thread(self._sync_directory, (self._root / name).parent)
+        try:
+            await asyncio.to_thread(self._sync_directory, (self._root / name).parent)
+        except OSError as error:
+            raise self._failed(error, name) from None
 
     def _put_new(self, name: str, parts: Sequence[Buffer]) -> None:
         target = self._root / name
@@ -75,16 +79,15 @@ class FileStore:
             temporary = self._root / TEMPORARY / secrets.token_hex(16)
             try:
                 self._write(temporary, parts)
-                _link(temporary, target)
+                taken = not _link(temporary, target)
             finally:
                 temporary.unlink(missing_ok=True)
+            # Also if it is taken: whoever made it may have died before its name was safe.
             self._sync_directory(target.parent)
-        except FileExistsError:
-            # Whoever made it may have died before its name was safe.
-            self._sync_directory(target.parent)
-            raise Taken(f"{self.uri} has {name} already") from None
         except OSError as error:
             raise self._failed(error, name) from None
+        if taken:
+            raise Taken(f"{self.uri} has {name} already")
 
     def _write(self, path: Path, parts: Sequence[Buffer]) -> None:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -102,7 +105,8 @@ class FileStore:
             return
         if not path.is_dir():
             self._make_directory(path.parent)
-            path.mkdir(mode=0o700, exist_ok=True)
+            with suppress(FileExistsError):  # Another writer may be making it.
+                path.mkdir(mode=0o700)
             self._sync_directory(path.parent)
         self._made.add(path)
 
@@ -195,22 +199,26 @@ def _write_all(handle: int, views: list[memoryview]) -> None:
             views[0] = views[0][written:]
 
 
-def _link(source: Path, target: Path) -> None:
-    """Raises FileExistsError if `target` is there."""
+def _link(source: Path, target: Path) -> bool:
+    """Whether it could be done: not if `target` is there."""
     try:
         os.link(source, target)
+    except FileExistsError:
+        return False
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        _rename_new(source, target)
+        return _rename_new(source, target)
+    return True
 
 
-def _rename_new(source: Path, target: Path) -> None:
+def _rename_new(source: Path, target: Path) -> bool:
     """As `_link`, where there are no hard links."""
     libc = ctypes.CDLL(None, use_errno=True)
     code = libc.renameat2(
         _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE
     )
-    if code != 0:
-        number = ctypes.get_errno()
+    number = ctypes.get_errno() if code else 0
+    if number not in (0, errno.EEXIST):
         raise OSError(number, os.strerror(number), str(target))
+    return number == 0

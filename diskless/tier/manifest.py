@@ -106,7 +106,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     tables: tuple[Part, ...] = ()
     ledger: tuple[Part, ...] = ()
     points: tuple[Point, ...] | None = None
-    """All that one can return to before its own base; None is as the manifest before says."""
+    """All that one can return to before this one; None adds the manifest before to what that one
+    says. A whole manifest should say it, so that nobody has to look further back."""
     doomed: tuple[str, ...] = ()
     """Objects that will be deleted once this manifest is there."""
 

@@ -57,22 +57,27 @@ async def points_of(
     get = read_manifest or chain.read
     manifest = newest
     points = {manifest.number: manifest.point}
-    told = manifest.points
-    while not manifest.whole and manifest.previous:
+    while manifest.points is None and manifest.previous:
         manifest = await get(manifest.previous)
         points[manifest.number] = manifest.point
-        told = manifest.points if told is None else told
-    points.update((point.number, point) for point in told or ())
+    points.update((point.number, point) for point in manifest.points or ())
     return tuple(points[number] for number in sorted(points))
 
 
 def choose(points: tuple[Point, ...], at: At) -> Point:
-    """The newest point at or before that. Raises NotFound."""
-    for point in reversed(points):
-        if at.covers(point):
-            return point
-    oldest = f"the oldest is position {points[0].op}" if points else "it holds none"
-    raise NotFound(f"the tier holds no manifest at or before {at}: {oldest}")
+    """The newest point at or before that. Raises NotFound.
+
+    After a return to the past two manifests may have one position: then it is the later one.
+    """
+    covered = [point for point in points if at.covers(point)]
+    if not covered:
+        oldest = f"the oldest is position {points[0].op}" if points else "it holds none"
+        raise NotFound(f"the tier holds no manifest at or before {at}: {oldest}")
+    if at.op is not None:
+        return max(covered, key=lambda point: (point.op, point.number))
+    if at.time_ms is not None:
+        return max(covered, key=lambda point: (point.time_ms, point.number))
+    return covered[-1]
 
 
 def resuming(chain: Chain, at: At = NEWEST) -> Resume:
@@ -91,9 +96,8 @@ def resuming(chain: Chain, at: At = NEWEST) -> Resume:
         points = await points_of(chain, newest, read_manifest=remembered)
         point = choose(points, at)
         resumed = newest if point.number == newest.number else await remembered(point.number)
-        run = await run_of(chain, resumed, read_manifest=remembered)
-        numbers = {manifest.number for manifest in run}
-        return resumed, tuple(point for point in points if point.number not in numbers)
+        await run_of(chain, resumed, read_manifest=remembered)  # All of it must be there.
+        return resumed, points
 
     return resume
 

@@ -186,7 +186,10 @@ class Round:
         points: tuple[Point, ...] | None = None,
         doomed: Sequence[str] = (),
     ) -> Finished:
-        """Returns when all segments are in the store. Raises what an upload raised."""
+        """Returns when all segments are in the store. Raises what an upload raised.
+
+        `points`, `doomed` and `dropped` come from `collect.plan`.
+        """
         for at in range(0, len(self._rows), TABLE_ROWS_MAX):
             rows = self._rows[at : at + TABLE_ROWS_MAX]
             await self.add(Stream.TABLE, msgspec.msgpack.encode(rows))

@@ -62,8 +62,9 @@ class TrustsListings(Leader):
 
     async def clear(self, manifest: Manifest) -> None:
         await super().clear(manifest)
-        assert self.ledger is not None
-        names, _ = self.ledger.named(self.ledger.points)
+        ledger = self.collector.ledger
+        assert ledger is not None
+        names, _ = ledger.named(ledger.points)
         for name in await self.cluster.store.names("segments/"):
             if name not in names:
                 await self.cluster.store.delete(name)
@@ -122,24 +123,6 @@ class GoesOn(Chain):
             return Appended(manifest, True)
 
 
-class Unsettled(Chain):
-    """Takes what it sees for what lasts."""
-
-    def __init__(self, store: Any, **settings: Any) -> None:
-        super().__init__(_Unsettling(store), **settings)
-
-
-class _Unsettling:
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def settle(self, name: str) -> None:
-        return
-
-
 class NoFloor(Chain):
     """Frees numbers without a word."""
 
@@ -150,10 +133,11 @@ class NoFloor(Chain):
 class FreesEpochs(Leader):
     """Deletes the manifests at which epochs began like any others."""
 
-    def plan(self, live: dict[int, int], listed: list[str]) -> Plan:
-        assert self.ledger is not None
-        self.ledger.takeovers.clear()
-        return super().plan(live, listed)
+    async def collection(self, newest: Manifest | None) -> Plan | None:
+        await super().collection(newest)
+        if self.collector.ledger is not None:
+            self.collector.ledger.takeovers.clear()
+        return await super().collection(newest)
 
 
 class AnyoneIsMe(Chain):
@@ -173,21 +157,16 @@ class NoAnswerNoWrite(Chain):
         raise error
 
 
-class SkipsFreshness(Chain):
-    """Believes a number to be new because it is free."""
-
-    async def _check_fresh(self, number: int) -> None:
-        return
-
-
 class ForgetsStreams(Leader):
     """Counts what segments are worth by the files in them alone."""
 
-    def plan(self, live: dict[int, int], listed: list[str]) -> Plan:
-        assert self.ledger is not None
-        for number, known in self.ledger.manifests.items():
-            self.ledger.manifests[number] = msgspec.structs.replace(known, streams=())
-        return super().plan(live, listed)
+    async def collection(self, newest: Manifest | None) -> Plan | None:
+        await super().collection(newest)
+        if self.collector.ledger is not None:
+            manifests = self.collector.ledger.manifests
+            for number, known in manifests.items():
+                manifests[number] = msgspec.structs.replace(known, streams=())
+        return await super().collection(newest)
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -198,11 +177,9 @@ MUTANTS: dict[str, Mutant] = {
     "deletes before it said so": Mutant(leader=DeletesFirst, says="gone"),
     "a gap in the chain": Mutant(chain=Gap),
     "an old leader goes on": Mutant(chain=GoesOn, says="announced|gap|two clusters"),
-    "adopts what a crash can take": Mutant(chain=Unsettled),
     "no floor": Mutant(chain=NoFloor),
     "frees epochs": Mutant(leader=FreesEpochs),
     "anyone is me": Mutant(chain=AnyoneIsMe),
     "no answer, no write": Mutant(chain=NoAnswerNoWrite),
-    "a free number is a new one": Mutant(chain=SkipsFreshness),
     "forgets streams": Mutant(leader=ForgetsStreams, says="gone"),
 }
