@@ -2,8 +2,8 @@
 
 Owns the checksums of diskless: XXH3-64 of every 16 KiB block of a shard and of whatever lies
 in the tier, and XXH64, which Spark's JVM has a library for, of a whole file; a frame between
-client and agent has one of the two. They find accidents (a flipped bit, a mixed-up reply), not attackers. PyECLib
-notices no flipped payload byte, so nothing but these does.
+client and agent has one of the two. They find accidents (a flipped bit, a mixed-up reply), not
+attackers. PyECLib notices no flipped payload byte, so nothing but these does.
 
 A block's checksum is seeded with the stripe, the index of the shard and the number
 of the block in it. So the bytes of another stripe, shard or place do not verify,
@@ -81,7 +81,8 @@ def joint_checksum(first: Buffer, rest: Sequence[Buffer] = (), *, fast: bool) ->
 def frame_checksum(data: Buffer, *, key: int, number: int) -> bytes:
     """Of frame `number` of the part `key` of a tier's object, big-endian: the bytes of another
     part, or of another place in it, do not verify."""
-    return xxh3_64_digest(data, (key + number) & 0xFFFF_FFFF_FFFF_FFFF)
+    # Ids follow each other, and so do frames: the multiplier keeps their seeds apart.
+    return xxh3_64_digest(data, (key * 0x9E37_79B9_7F4A_7C15 + number) & 0xFFFF_FFFF_FFFF_FFFF)
 
 
 def file_checksum(data: Buffer) -> int:

@@ -30,8 +30,9 @@ from diskless.tier.work import aside
 TAKE_OVERS_MAX = 1000
 """How often a restore tries for the next number while the old cluster goes on writing."""
 
-Resume = Callable[[Manifest], Awaitable[tuple[Manifest, tuple[Point, ...]]]]
-"""Of the newest manifest: the one to go on from, and all that one can return to from there."""
+Resume = Callable[[Manifest], Awaitable[tuple[Manifest, tuple[Point, ...] | None]]]
+"""Of the newest manifest: the one to go on from, and all that one can return to from there,
+None if that is the newest and nothing changes."""
 
 
 class Draft(Protocol):
@@ -163,7 +164,13 @@ class Chain:
             if newest is None:
                 raise DamagedTier(f"{self.store.uri} holds no tier", name=chain_name(1))
             self.epoch = newest.epoch + 1
-            resumed, points = await resume(newest)
+            try:
+                resumed, points = await resume(newest)
+            except DamagedTier:
+                latest = await self.newest()
+                if latest is not None and latest.number > newest.number:
+                    continue  # The old cluster has gone on, and cleared away behind it.
+                raise
             beginning = self._beginning(newest, resumed, points, round_id())
             won = await self._claim(Bare(beginning, self.cipher))
             if won is not None:
@@ -180,7 +187,7 @@ class Chain:
             await self._read_floors()
 
     def _beginning(
-        self, newest: Manifest, resumed: Manifest, points: tuple[Point, ...], round_id: str
+        self, newest: Manifest, resumed: Manifest, points: tuple[Point, ...] | None, round_id: str
     ) -> Manifest:
         number = newest.number + 1
         return Manifest(
@@ -246,15 +253,25 @@ class Chain:
         """The highest number; 0 if there is none. Numbers from the floor on have no gap."""
         known = hint
         if not hint or not await self._exists(chain_name(hint)):
+            known = await self._lowest()
+            if not known and hint:
+                raise DamagedTier(f"the chain is gone from {self.store.uri}", name=chain_name(hint))
+        return known and await _last(lambda number: self._exists(chain_name(number)), known)
+
+    async def _lowest(self) -> int:
+        """The number from which on all are there; 0 if there is no chain."""
+        await self._read_floors()
+        while True:
+            floor = self.floor
+            name = chain_name(max(floor, 1))
+            if await self._exists(name):
+                return max(floor, 1)
             await self._read_floors()
-            known = max(self.floor, 1)
-            if not await self._exists(chain_name(known)):
-                if known == 1 and not hint:
-                    return 0
-                raise DamagedTier(
-                    f"{chain_name(known)} is gone from {self.store.uri}", name=chain_name(known)
-                )
-        return await _last(lambda number: self._exists(chain_name(number)), known)
+            if self.floor == floor:  # Else a collector has just raised it.
+                break
+        if floor:
+            raise DamagedTier(f"{name} is gone from {self.store.uri}", name=name)
+        return 0
 
     async def _read_floors(self) -> None:
         if self._floors == 0 and not await self._exists(floor_name(1)):

@@ -71,12 +71,16 @@ class Ledger:
     """The kept past of a chain. `add` every manifest as it is appended or adopted."""
 
     manifests: dict[int, Known] = field(default_factory=dict)
+    points: set[int] = field(default_factory=set)
+    """What one can return to. Whatever is no such point any more never is one again: what it
+    needs may be gone, though the manifest itself is there for the files in it."""
     takeovers: set[int] = field(default_factory=set)
     newest: int = 0
     gone: set[str] = field(default_factory=set)
     """Doomed, though a manifest that is kept still has a row of it."""
 
-    def add(self, manifest: Manifest) -> None:
+    def know(self, manifest: Manifest) -> None:
+        """One of the past, which says nothing new of what is kept."""
         self.manifests[manifest.number] = Known(
             manifest.number,
             manifest.previous,
@@ -87,8 +91,16 @@ class Ledger:
             manifest.dropped,
             manifest.stream_names,
         )
+
+    def add(self, manifest: Manifest) -> None:
+        """The manifest after the newest."""
+        self.know(manifest)
         self.takeovers.update(manifest.takeovers)
         self.newest = max(self.newest, manifest.number)
+        if manifest.points is not None:
+            self.points = {point.number for point in manifest.points}
+            self.points.update(known.number for known in self.run(manifest.number))
+        self.points.add(manifest.number)
         self.gone.update(manifest.doomed)
         for name in manifest.doomed:
             self.manifests.pop(number_of(name) or 0, None)
@@ -108,10 +120,13 @@ class Ledger:
         return []
 
     def recent(self) -> set[int]:
-        """The numbers of the newest two runs."""
+        """The numbers of the newest two runs: of the earlier one, what is still a point, for a
+        return to the past may have passed over a time in which it was cleared away."""
         newest = self.run(self.newest)
         before = self.run(newest[-1].previous) if newest else []
-        return {known.number for known in (*newest, *before)}
+        return {known.number for known in newest} | {
+            known.number for known in before if known.number in self.points
+        }
 
     def pinned(self) -> set[str]:
         """What the newest run needs whether or not files lie there."""
@@ -166,7 +181,7 @@ def plan(
     known = ledger.manifests
     whole = frozenset(number for number, found in known.items() if found.whole)
     now_ms = known[ledger.newest].time_ms
-    returnable = [found.point for number, found in known.items() if ledger.run(number)]
+    returnable = [known[number].point for number in ledger.points]
     kept = recent | thin(returnable, rules, now_ms=now_ms, whole=whole)
     names, segments = ledger.named(kept)
     names |= _epoch_marks(ledger.takeovers)

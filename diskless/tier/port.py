@@ -124,7 +124,8 @@ class TierPort:
         chain = self._begin(epoch)
         async for step in restore.contents(chain, await chain.read(number)):
             if step.segments is not None:
-                yield Loaded(segments=_segments(step.segments))
+                epoch = step.manifest.epoch if step.manifest.takes_over else 0
+                yield Loaded(epoch=epoch, segments=_segments(step.segments))
             if step.picture is not None:
                 yield Loaded(picture=step.picture)
             if step.journal is not None:
@@ -174,7 +175,11 @@ class ChainDraft:
 
     async def append(self, *, change: int, op: int, time_ms: int, last_file: int) -> Landed:
         finished = await self._round.finish(
-            op=change, time_ms=time_ms, last_file=last_file, whole=self._whole
+            op=change,
+            time_ms=time_ms,
+            last_file=last_file,
+            whole=self._whole,
+            points=None if self._round.after is not None else (),
         )
         landed = await self._port.append(finished)
         if landed.round_id != self.round_id:
@@ -182,7 +187,7 @@ class ChainDraft:
         return msgspec.structs.replace(landed, op=op)
 
     async def abandon(self) -> None:
-        await self._round.abandon()
+        await self._round.__aexit__()
 
 
 def _landed(manifest: Manifest, rows: Sequence[manifests.FileRow]) -> Landed:

@@ -4,7 +4,7 @@ Everything is verified before it is handed out. Damage is named (DamagedTier), w
 manifest that does not need what is damaged; nothing is skipped or made up.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -33,6 +33,7 @@ class At:
 
 
 NEWEST = At()
+ReadManifest = Callable[[int], Awaitable[Manifest]]
 TRIED_MAX = 64
 """How many numbers before a damaged manifest are tried one by one."""
 
@@ -49,20 +50,19 @@ class Step:
     segments: tuple[SegmentRow, ...] | None = None
 
 
-async def points_of(chain: Chain, newest: Manifest) -> tuple[Point, ...]:
+async def points_of(
+    chain: Chain, newest: Manifest, *, read_manifest: ReadManifest | None = None
+) -> tuple[Point, ...]:
     """All that one can return to, from the oldest to `newest`."""
-    found = []
+    get = read_manifest or chain.read
     manifest = newest
-    while True:
-        found.append(manifest.point)
-        if manifest.points is not None or not manifest.previous:
-            break
-        manifest = await chain.read(manifest.previous)
-    points = {point.number: point for point in (*(manifest.points or ()), *found)}
-    # A take-over says what it was told; a run goes back to its whole manifest all the same.
+    points = {manifest.number: manifest.point}
+    told = manifest.points
     while not manifest.whole and manifest.previous:
-        manifest = await chain.read(manifest.previous)
+        manifest = await get(manifest.previous)
         points[manifest.number] = manifest.point
+        told = manifest.points if told is None else told
+    points.update((point.number, point) for point in told or ())
     return tuple(points[number] for number in sorted(points))
 
 
@@ -77,24 +77,36 @@ def choose(points: tuple[Point, ...], at: At) -> Point:
 
 def resuming(chain: Chain, at: At = NEWEST) -> Resume:
     """For `Chain.take_over`: go on from the newest manifest at or before that."""
+    known: dict[int, Manifest] = {}
 
-    async def resume(newest: Manifest) -> tuple[Manifest, tuple[Point, ...]]:
-        points = await points_of(chain, newest)
+    async def remembered(number: int) -> Manifest:
+        """While an old cluster goes on, a second look must not take as long as the first."""
+        if number not in known:
+            known[number] = await chain.read(number)
+        return known[number]
+
+    async def resume(newest: Manifest) -> tuple[Manifest, tuple[Point, ...] | None]:
+        if at == NEWEST:
+            return newest, None
+        points = await points_of(chain, newest, read_manifest=remembered)
         point = choose(points, at)
-        resumed = newest if point.number == newest.number else await chain.read(point.number)
-        run = {manifest.number for manifest in await run_of(chain, resumed)}
-        return resumed, tuple(point for point in points if point.number not in run)
+        resumed = newest if point.number == newest.number else await remembered(point.number)
+        run = await run_of(chain, resumed, read_manifest=remembered)
+        numbers = {manifest.number for manifest in run}
+        return resumed, tuple(point for point in points if point.number not in numbers)
 
     return resume
 
 
-async def run_of(chain: Chain, manifest: Manifest) -> list[Manifest]:
+async def run_of(
+    chain: Chain, manifest: Manifest, *, read_manifest: ReadManifest | None = None
+) -> list[Manifest]:
     """The manifests whose contents together are the state at `manifest`, the whole one first."""
     run = [manifest]
     while not run[-1].whole and run[-1].previous:
         later = run[-1]
         try:
-            earlier = await chain.read(later.previous)
+            earlier = await (read_manifest or chain.read)(later.previous)
         except DamagedTier as error:
             error.before = await _readable_before(chain, later.previous, manifest)
             raise
@@ -166,10 +178,10 @@ async def _readable_before(chain: Chain, number: int, newest: Manifest) -> int:
     if newest.base != number:
         with suppress(DamagedTier):
             known = (await chain.read(newest.base)).points or known
-    older: list[int] = [
-        point.number for point in reversed(known) if point.number < number - TRIED_MAX
-    ]
-    for candidate in (*range(number - 1, max(0, number - 1 - TRIED_MAX), -1), *older):
+    tried = range(number - 1, max(0, number - 1 - TRIED_MAX), -1)
+    candidates = list(tried)
+    candidates += [point.number for point in reversed(known) if point.number < number - TRIED_MAX]
+    for candidate in candidates:
         try:
             manifest = await chain.read(candidate)
             while not manifest.whole and manifest.previous:

@@ -9,6 +9,7 @@ Segments that agents uploaded are only named here.
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import msgspec
 from typing_extensions import Buffer
@@ -34,6 +35,9 @@ from diskless.tier.work import aside
 
 ROUND_BYTES_MAX = 4 * 1024 * 1024
 UPLOADS_MAX = 4
+ATTEMPTS_MAX = 3
+RETRY_S = 0.5
+"""A segment that did not arrive is sent again, before the whole round is."""
 
 
 class Packer:
@@ -81,13 +85,20 @@ async def _put(
         packer.bytes, form.close_object, form.SEGMENT, packer.parts, packer.keys, cipher
     )
     size = form.total_bytes(data)
-    try:
-        await store.put_new(name, data)
-    except Taken:
-        # The name is random, so it is ours: an earlier attempt of the library's. All of it?
-        if await store.size(name) != size:
-            raise StoreDown(f"{store.uri}: {name} is not what was written there") from None
-        await store.settle(name)
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        try:
+            await store.put_new(name, data)
+            break
+        except Taken:
+            # The name is random, so it is ours: an earlier attempt has arrived. All of it?
+            if await store.size(name) != size:
+                raise StoreDown(f"{store.uri}: {name} is not what was written there") from None
+            await store.settle(name)
+            break
+        except StoreDown:
+            if attempt == ATTEMPTS_MAX:
+                raise
+            await asyncio.sleep(attempt * RETRY_S)
     return SegmentRow(number, name, size)
 
 
@@ -108,8 +119,9 @@ class Finished:
 class Round:
     """Add what there is, in any order but for the pieces of one stream; then `finish`.
 
-    `after` is the newest manifest, None for the first one of a chain. Without `finish` or
-    `abandon` uploads may still run.
+    `after` is the newest manifest, None for the first one of a chain. Used with `async with`:
+    no upload outlives it. What an abandoned round wrote is garbage, which the collector knows
+    by its name.
     """
 
     def __init__(
@@ -132,6 +144,14 @@ class Round:
         self._rows: list[FileRow] = []
         self._segments: list[SegmentRow] = []
         self._uploads: set[asyncio.Task[SegmentRow]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._uploads:
+            task.cancel()
+        await asyncio.gather(*self._uploads, return_exceptions=True)
 
     def reserve(self) -> tuple[int, str]:
         """A number and a name for a segment that an agent will upload."""
@@ -172,6 +192,7 @@ class Round:
             await self.add(Stream.TABLE, msgspec.msgpack.encode(rows))
         await self._uploaded(0)
         after = self.after
+        assert after is None or (op >= after.op and last_file >= after.last_file)
         manifest = Manifest(
             cluster=self.chain.cluster,
             name=self.chain.name,
@@ -201,12 +222,6 @@ class Round:
         )
         return Finished(manifest, tuple(self._rows), self._packer.parts, self.chain.cipher)
 
-    async def abandon(self) -> None:
-        """Ends uploads. What they wrote is garbage, which the collector knows by its name."""
-        for task in self._uploads:
-            task.cancel()
-        await asyncio.gather(*self._uploads, return_exceptions=True)
-
     def _next_number(self) -> int:
         self._last_segment += 1
         return self._last_segment
@@ -230,4 +245,7 @@ class Round:
             done, self._uploads = await asyncio.wait(
                 self._uploads, return_when=asyncio.FIRST_COMPLETED
             )
+            failed = [error for task in done if (error := task.exception()) is not None]
+            if failed:
+                raise failed[0]
             self._segments += [task.result() for task in done]

@@ -8,11 +8,11 @@ own names (AWS_ACCESS_KEY_ID, …), are refused in an address, and are in no mes
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from typing_extensions import Buffer
@@ -30,6 +30,12 @@ SCHEMES = ("file", "s3", "gs", "az")
 REQUEST_S = 20.0
 BYTES_PER_S_MIN = 1024 * 1024
 """A request has REQUEST_S, and more for what it carries."""
+
+
+READS_MAX = 5
+RETRY_S = 0.5
+
+_T = TypeVar("_T")
 
 
 class Taken(AlreadyExists):
@@ -124,6 +130,37 @@ class Metered:
                 yield
         except TimeoutError:
             raise StoreDown(f"{self.uri} did not {verb} {name} within {limit_s:.0f} s") from None
+
+
+class Patient:
+    """A store for long reads, as a restore is: what only reads is tried several times, so that
+    one lost answer does not end it all. Writes are not: their callers know what to do."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.uri = store.uri
+        self.put_new = store.put_new
+        self.delete = store.delete
+
+    async def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        return await self._try(lambda: self._store.get(name, start, end))
+
+    async def size(self, name: str) -> int:
+        return await self._try(lambda: self._store.size(name))
+
+    async def names(self, prefix: str) -> list[str]:
+        return await self._try(lambda: self._store.names(prefix))
+
+    async def settle(self, name: str) -> None:
+        await self._try(lambda: self._store.settle(name))
+
+    async def _try(self, ask: Callable[[], Awaitable[_T]]) -> _T:
+        for attempt in range(1, READS_MAX):
+            try:
+                return await ask()
+            except StoreDown:
+                await asyncio.sleep(attempt * RETRY_S)
+        return await ask()
 
 
 def open_store(uri: str, *, credentials: Path | None = None) -> Metered:

@@ -4,6 +4,7 @@ import asyncio
 
 import msgspec
 
+from diskless.errors import DamagedTier
 from diskless.tier import form, read
 from diskless.tier.chain import Chain
 from diskless.tier.collect import Ledger
@@ -14,7 +15,8 @@ DELETES_MAX = 8
 
 
 async def carry_out(chain: Chain, manifest: Manifest) -> None:
-    """Deletes what `manifest`, which is in the chain, has doomed. Again does no harm.
+    """Deletes what `manifest`, which is in the chain, has doomed. Again does no harm: raises
+    StoreDown if some are left.
 
     The floor comes first: no number is free while somebody could take it for the next.
     """
@@ -27,9 +29,9 @@ async def carry_out(chain: Chain, manifest: Manifest) -> None:
         for name in waiting:
             await chain.store.delete(name)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(DELETES_MAX):
-            group.create_task(work())
+    results = await asyncio.gather(*(work() for _ in range(DELETES_MAX)), return_exceptions=True)
+    for error in filter(None, results):
+        raise error
 
 
 async def load_ledger(chain: Chain, newest: Manifest) -> Ledger:
@@ -51,4 +53,19 @@ async def load_ledger(chain: Chain, newest: Manifest) -> Ledger:
             raise form.damaged(name, str(error)) from None
     for manifest in reversed(run):
         ledger.add(manifest)
+    await _know_points(chain, ledger)
     return ledger
+
+
+async def _know_points(chain: Chain, ledger: Ledger) -> None:
+    """After a return to the past the ledger is from before what was passed over, which is kept
+    all the same. A point that cannot be read is none any more."""
+    for point in sorted(ledger.points):
+        number = point
+        try:
+            while number not in ledger.manifests:
+                manifest = await chain.read(number)
+                ledger.know(manifest)
+                number = manifest.number if manifest.whole else manifest.previous or number
+        except DamagedTier:
+            ledger.points.discard(point)

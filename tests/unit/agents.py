@@ -64,6 +64,7 @@ class Agent:
             tls=tls,
             shards=ShardStore(memory=Memory(MIB), now_s=time.monotonic),
             rebuilds=nothing,
+            uploader=nothing,
             namespace=nothing,
             member=self.member,
             voter=self.voter,

@@ -53,7 +53,6 @@ BUILT_IN = {
     "TierBehind": TimeoutError,
     "DamagedTier": OSError,
     "NotDurable": ConnectionError,
-    "Forbidden": PermissionError,
     "NotLeader": ConnectionError,
     "DeadlineExceeded": TimeoutError,
     "Unauthorized": PermissionError,
@@ -131,7 +130,8 @@ def test_exit_codes_have_no_gap_and_2_is_for_wrong_use() -> None:
 def test_only_refusals_that_changed_nothing_may_be_repeated_blindly() -> None:
     retryable = {cls.__name__ for cls in CLASSES if cls.retryable}
     unreached = {"Unavailable", "AgentGone", "Garbled", "NoQuorum", "ShardsAway", "StoreDown"}
-    assert retryable == unreached | {"NotLeader", "StaleShards"}
+    done_and_answered_again = {"NotDurable"}
+    assert retryable == unreached | {"NotLeader", "StaleShards"} | done_and_answered_again
     assert not errors.SessionExpired.retryable
 
 

@@ -24,7 +24,7 @@ LAYERS = (
 )
 """From the bottom up. What stands in one layer may not import its neighbours, but for
 those named below."""
-NEIGHBOURS = {("config", "errors"), ("paths", "errors"), ("model", "errors"),
+NEIGHBOURS = {("config", "errors"), ("config", "model"), ("paths", "errors"), ("model", "errors"),
               ("repair", "placement"), ("namespace", "repair"),
               ("namespace", "policy"), ("tier", "agent")}  # fmt: skip
 HOMES = {

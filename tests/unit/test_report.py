@@ -19,5 +19,6 @@ def test_slots_are_those_of_the_settings_and_those_that_joined(
         replica=SimpleNamespace(state=state), repairer=None,  # type: ignore[arg-type]
         keeper=None,  # type: ignore[arg-type]
         homeless=dict,
+        drain=None,  # type: ignore[arg-type]
     )  # fmt: skip
     assert reporter._slots() == slots

@@ -10,10 +10,11 @@ of the same epoch has appended. Whoever finds a later epoch in the chain stops f
 import asyncio
 import logging
 import random
-import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
+
+from msgspec import Struct
 
 from diskless.agent.leading import cut
 from diskless.agent.leading.backlog import Backlog
@@ -37,9 +38,6 @@ from diskless.namespace.tier import KEEP_ROWS_MAX
 
 log = logging.getLogger(__name__)
 
-SMALL_BYTES_MAX = 4 << 20
-"""A round with fewer bytes of files is one object."""
-SEGMENT_BYTES = 16 << 20
 UPLOADS_MAX = 6
 """Segments that are uploaded at once."""
 JOURNAL_PIECE = 2000
@@ -49,9 +47,17 @@ DISTANCE_COST = 4.0
 """In what the last round took: the drain takes at most a fourth of the time."""
 BACK_OFF_S_MIN = 0.1
 BACK_OFF_S_MAX = 10.0
-WHOLE_AFTER = 1000
-WHOLE_AFTER_BYTES = 32 << 20
-"""Manifests, and bytes of journals in them, after which one is whole again."""
+
+
+class Limits(Struct, frozen=True):
+    """How rounds are cut; tests have smaller ones."""
+
+    small_bytes: int = 4 << 20
+    """A round with fewer bytes of files is one object."""
+    segment_bytes: int = 16 << 20
+    whole_after: int = 1000
+    whole_after_bytes: int = 32 << 20
+    """Manifests, and bytes of journals in them, after which one is whole again."""
 
 
 class World(Protocol):
@@ -91,8 +97,12 @@ class Drainer:
         backlog: Backlog,
         now_s: Callable[[], float],
         first: TierSettings | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - it never changes
+        chance: random.Random | None = None,
     ) -> None:
         """`first` is the tier for a namespace that never had one."""
+        self._limits = limits
+        self._chance = chance or random.SystemRandom()
         self._world = world
         self._tiers = tiers
         self._source = source
@@ -140,7 +150,7 @@ class Drainer:
                 log.exception("a round failed")
                 self._failed(StoreDown(f"a round failed: {type(error).__name__}: {error}"))
             pause_s = BACK_OFF_S_MIN if self.rounds > rounds else min(2 * pause_s, BACK_OFF_S_MAX)
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            await asyncio.sleep(pause_s * self._chance.uniform(0.5, 1.0))
 
     def _failed(self, error: DisklessError) -> None:
         if self.error is None:
@@ -231,7 +241,7 @@ class Drainer:
     def _follow(self, last: Landed | None) -> None:
         """Counts how far the last manifest is from a whole one."""
         if last is None or not last.base:
-            self._since_whole = WHOLE_AFTER
+            self._since_whole = self._limits.whole_after
         elif last.base == last.number:
             self._since_whole = self._journal_bytes = 0
         else:
@@ -271,12 +281,12 @@ class Drainer:
     async def round(self) -> None:
         """Brings all that there is up to now into the tier. Raises RoundEnded, Superseded, and
         what the store, the agents and the namespace do."""
-        draft = self._tier.draft(secrets.token_hex(8))
+        draft = self._tier.draft(f"{self._chance.getrandbits(64):016x}")
         self._short = False
         try:
             if not await self._increment(draft):
                 await draft.abandon()
-                draft = self._tier.draft(secrets.token_hex(8))
+                draft = self._tier.draft(f"{self._chance.getrandbits(64):016x}")
                 await self._whole(draft)
         finally:
             self.collecting = False
@@ -287,7 +297,11 @@ class Drainer:
     async def _increment(self, draft: Draft) -> bool:
         """False if it takes a whole picture."""
         tier = self._state.tier
-        due = self._since_whole >= WHOLE_AFTER or self._journal_bytes >= WHOLE_AFTER_BYTES
+        limits = self._limits
+        due = (
+            self._since_whole >= limits.whole_after
+            or self._journal_bytes >= limits.whole_after_bytes
+        )
         if due or not self._world.journal.covers(tier.horizon_change):
             return False
         self.collecting = True
@@ -355,7 +369,7 @@ class Drainer:
 
     async def _bring(self, draft: Draft, records: Sequence[FileRecord]) -> None:
         """Adds the bytes of files: few to the manifest, many in segments by all agents."""
-        if sum(record.size for record in records) < SMALL_BYTES_MAX:
+        if sum(record.size for record in records) < self._limits.small_bytes:
             for record in records:
                 data = await self._readable(record, self._source.read(record))
                 if data is not None:
@@ -368,7 +382,7 @@ class Drainer:
                 await self._bring_segment(draft, part)
 
         async with _Together() as group:
-            for part in _parts(records):
+            for part in _parts(records, self._limits.segment_bytes):
                 group.start(bring(part))
 
     async def _bring_segment(self, draft: Draft, records: list[FileRecord]) -> None:
@@ -398,7 +412,7 @@ class Drainer:
             return None
 
 
-def _parts(records: Sequence[FileRecord]) -> Iterator[list[FileRecord]]:
+def _parts(records: Sequence[FileRecord], segment_bytes: int) -> Iterator[list[FileRecord]]:
     """Shares of about a segment each; files that travel in commands by themselves, for only
     voters have them."""
     for inline in (True, False):
@@ -409,7 +423,7 @@ def _parts(records: Sequence[FileRecord]) -> Iterator[list[FileRecord]]:
                 continue
             part.append(record)
             size += record.size
-            if size >= SEGMENT_BYTES:
+            if size >= segment_bytes:
                 yield part
                 part, size = [], 0
         if part:
