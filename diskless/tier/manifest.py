@@ -107,7 +107,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     ledger: tuple[Part, ...] = ()
     points: tuple[Point, ...] | None = None
     """All that one can return to before this one; None adds the manifest before to what that one
-    says. A whole manifest always says it, so that nobody has to look further back."""
+    says. A whole manifest should say it, so that nobody has to look further back."""
     doomed: tuple[str, ...] = ()
     """Objects that will be deleted once this manifest is there."""
 

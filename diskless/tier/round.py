@@ -188,10 +188,8 @@ class Round:
     ) -> Finished:
         """Returns when all segments are in the store. Raises what an upload raised.
 
-        `points`, `doomed` and `dropped` come from `collect.plan`; a whole manifest must say which
-        points are kept, though it be none.
+        `points`, `doomed` and `dropped` come from `collect.plan`.
         """
-        assert not whole or points is not None, "a whole manifest says what can be returned to"
         for at in range(0, len(self._rows), TABLE_ROWS_MAX):
             rows = self._rows[at : at + TABLE_ROWS_MAX]
             await self.add(Stream.TABLE, msgspec.msgpack.encode(rows))

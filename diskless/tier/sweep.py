@@ -1,14 +1,16 @@
 """Deleting what a manifest has condemned, and knowing a chain's past again."""
 
 import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from diskless.errors import DamagedTier
 from diskless.tier import form, read
 from diskless.tier.chain import Chain
-from diskless.tier.collect import Ledger
-from diskless.tier.manifest import Manifest, Stream, number_of
+from diskless.tier.collect import Ledger, Plan, plan
+from diskless.tier.manifest import CHAIN, SEGMENTS, Manifest, Stream, number_of
+from diskless.tier.retention import Rule
 
 DELETES_MAX = 8
 """How many are under way at once."""
@@ -34,23 +36,59 @@ async def carry_out(chain: Chain, manifest: Manifest) -> None:
         raise error
 
 
+class Collector:
+    """A leader's hand in collecting: knows the chain's past, plans, and clears away.
+
+    Ask `plan` before a round, give the round what it says, tell `landed` of every manifest that
+    the horizon reached, and then have `clear` delete what it condemned.
+    """
+
+    def __init__(self, chain: Chain, rules: Sequence[Rule] = ()) -> None:
+        self._chain = chain
+        self._rules = rules
+        self.ledger: Ledger | None = None
+
+    async def plan(
+        self, newest: Manifest, live_bytes: Mapping[int, int] | None = None, *, listing: bool = True
+    ) -> Plan:
+        """`listing` also finds what failed rounds left: one request more for each 1,000 names."""
+        if self.ledger is None or self.ledger.newest != newest.number:
+            self.ledger = await load_ledger(self._chain, newest)
+        listed: list[str] = []
+        if listing:
+            for prefix in (CHAIN, SEGMENTS):
+                listed += await self._chain.store.names(prefix)
+        return plan(self.ledger, self._rules, live_bytes=live_bytes, listed=listed)
+
+    def landed(self, manifest: Manifest) -> None:
+        if self.ledger is not None and self.ledger.newest + 1 == manifest.number:
+            self.ledger.add(manifest)
+
+    def pieces(self) -> Iterable[bytes]:
+        """For the LEDGER stream of a whole manifest."""
+        return self.ledger.encode() if self.ledger is not None else ()
+
+    async def clear(self, manifest: Manifest) -> None:
+        await carry_out(self._chain, manifest)
+
+
 async def load_ledger(chain: Chain, newest: Manifest) -> Ledger:
     """The ledger of a chain whose last manifest is `newest`: what its whole manifest says, and
     the manifests since. Raises DamagedTier."""
     run = [newest]
-    while not run[-1].whole and run[-1].previous:
+    while not (run[-1].whole and run[-1].points is not None) and run[-1].previous:
         run.append(await chain.read(run[-1].previous))
     base = run[-1]
+    names = {row.number: row.name for row in base.rows}
     ledger = Ledger()
     for index, part in enumerate(base.ledger):
-        name = next(row.name for row in base.rows if row.number == part.segment)
         piece = await read.read_stream(
-            chain.store, name, Stream.LEDGER, index, part, cipher=chain.cipher
+            chain.store, names[part.segment], Stream.LEDGER, index, part, cipher=chain.cipher
         )
         try:
             ledger.load(piece)
         except msgspec.DecodeError as error:
-            raise form.damaged(name, str(error)) from None
+            raise form.damaged(names[part.segment], str(error)) from None
     for manifest in reversed(run):
         ledger.add(manifest)
     await _know_points(chain, ledger)

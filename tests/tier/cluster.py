@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from diskless.errors import DamagedTier, StoreDown, Superseded
 from diskless.tier import read, restore
 from diskless.tier.chain import Chain
-from diskless.tier.collect import Ledger, Plan, plan
+from diskless.tier.collect import Plan
 from diskless.tier.manifest import FileRow, Manifest, SegmentRow, Stream
 from diskless.tier.retention import Rule
 from diskless.tier.round import Finished, Round
-from diskless.tier.sweep import carry_out, load_ledger
-from tests.tier.faulty import FaultyStore
+from diskless.tier.sweep import Collector
+from tests.tier.faulty import FaultyStore, Glance
 from tests.tier.model import Log, encode, picture, replay
 
 ROUND_BYTES_MAX = 500
@@ -120,16 +120,26 @@ class Cluster:
             self.time_ms += self.rng.choice((0, 10, 5000))
 
     async def lead(self, term: int) -> None:
+        leader = (self.leader_type or Leader)(self, term)
         try:
-            await (self.leader_type or Leader)(self, term).drain()
+            await leader.drain()
         except Deposed:
             return
-        except DamagedTier:
-            if term == self.term:
-                raise
-            # Others have gone on, and cleared away what this one was about to read.
         except Superseded as error:
             self.ended = str(error)
+        except DamagedTier:
+            # Others may have gone on, and cleared away what this one was about to read.
+            if term == self.term and not await self.superseded():
+                raise
+
+    async def superseded(self) -> bool:
+        chain = Chain(Glance(self.store), cluster=self.id, name="sim", epoch=self.epoch)
+        newest = await chain.newest()
+        try:
+            chain.judge(newest) if newest else None
+        except Superseded as error:
+            self.ended = str(error)
+        return bool(self.ended)
 
 
 class Leader:
@@ -140,7 +150,7 @@ class Leader:
         self.chain = cluster.chain()
         self.held = cluster.held
         self.newest: Manifest | None = None
-        self.ledger: Ledger | None = None
+        self.collector = Collector(self.chain, cluster.rates.rules)
 
     async def drain(self) -> None:
         await self.patient(self.begin)
@@ -168,8 +178,7 @@ class Leader:
         rows = [row async for batch in restore.tables(self.chain, manifest) for row in batch]
         self.held = self.cluster.commit(self.term, manifest, rows)
         self.newest = manifest
-        if self.ledger is not None:
-            self.ledger.add(manifest)
+        self.collector.landed(manifest)
 
     async def round(self) -> None:
         cluster, newest = self.cluster, self.newest
@@ -192,29 +201,20 @@ class Leader:
         await asyncio.sleep(self.rng.random() * 0.1)
         self.held = cluster.commit(self.term, appended.manifest, list(finished.rows))
         self.newest = appended.manifest
-        if self.ledger is not None:
-            self.ledger.add(appended.manifest)
+        self.collector.landed(appended.manifest)
         if appended.manifest.doomed:
             await self.patient(lambda: self.clear(appended.manifest))
 
     async def clear(self, manifest: Manifest) -> None:
-        await carry_out(self.chain, manifest)
+        await self.collector.clear(manifest)
 
     async def collection(self, newest: Manifest | None) -> Plan | None:
         cluster = self.cluster
         if newest is None or self.rng.random() > cluster.rates.collect:
             return None
-        if self.ledger is None:
-            self.ledger = await load_ledger(self.chain, newest)
-        listed: list[str] = []
-        if self.rng.random() < cluster.rates.listing:
-            listed = await cluster.store.names("segments/") + await cluster.store.names("chain/")
         alive = set(cluster.log.state(newest.op).values())
-        return self.plan(self.held.live_bytes(alive), listed)
-
-    def plan(self, live: dict[int, int], listed: list[str]) -> Plan:
-        assert self.ledger is not None
-        return plan(self.ledger, self.cluster.rates.rules, live_bytes=live, listed=listed)
+        listing = self.rng.random() < cluster.rates.listing
+        return await self.collector.plan(newest, self.held.live_bytes(alive), listing=listing)
 
     async def pack(self, op: int, newest: Manifest | None, told: Plan | None) -> Finished:
         round_id = f"{self.rng.getrandbits(64):016x}"
@@ -245,7 +245,7 @@ class Leader:
             for number in sorted(used):
                 rows = [row for row in kept if row.segment == number]
                 round_.name_segment(self.held.segments[number], rows)
-            for piece in self.ledger.encode() if self.ledger else ():
+            for piece in self.collector.pieces():
                 await round_.add(Stream.LEDGER, piece)
         else:
             assert newest is not None

@@ -62,8 +62,9 @@ class TrustsListings(Leader):
 
     async def clear(self, manifest: Manifest) -> None:
         await super().clear(manifest)
-        assert self.ledger is not None
-        names, _ = self.ledger.named(self.ledger.points)
+        ledger = self.collector.ledger
+        assert ledger is not None
+        names, _ = ledger.named(ledger.points)
         for name in await self.cluster.store.names("segments/"):
             if name not in names:
                 await self.cluster.store.delete(name)
@@ -150,10 +151,11 @@ class NoFloor(Chain):
 class FreesEpochs(Leader):
     """Deletes the manifests at which epochs began like any others."""
 
-    def plan(self, live: dict[int, int], listed: list[str]) -> Plan:
-        assert self.ledger is not None
-        self.ledger.takeovers.clear()
-        return super().plan(live, listed)
+    async def collection(self, newest: Manifest | None) -> Plan | None:
+        await super().collection(newest)
+        if self.collector.ledger is not None:
+            self.collector.ledger.takeovers.clear()
+        return await super().collection(newest)
 
 
 class AnyoneIsMe(Chain):
@@ -176,11 +178,13 @@ class NoAnswerNoWrite(Chain):
 class ForgetsStreams(Leader):
     """Counts what segments are worth by the files in them alone."""
 
-    def plan(self, live: dict[int, int], listed: list[str]) -> Plan:
-        assert self.ledger is not None
-        for number, known in self.ledger.manifests.items():
-            self.ledger.manifests[number] = msgspec.structs.replace(known, streams=())
-        return super().plan(live, listed)
+    async def collection(self, newest: Manifest | None) -> Plan | None:
+        await super().collection(newest)
+        if self.collector.ledger is not None:
+            manifests = self.collector.ledger.manifests
+            for number, known in manifests.items():
+                manifests[number] = msgspec.structs.replace(known, streams=())
+        return await super().collection(newest)
 
 
 MUTANTS: dict[str, Mutant] = {
