@@ -241,6 +241,8 @@ class Loaded(Struct, frozen=True, kw_only=True):
     """A piece of what makes a state, in order: of each manifest its segments, a picture if it is
     whole, what was done since the one before, and then where files lie from it on."""
 
+    epoch: int = 0
+    """Of a manifest that began one: ids of files go on from there."""
     segments: tuple[SegmentRow, ...] = ()
     picture: bytes | None = None
     journal: Sequence[bytes] = ()

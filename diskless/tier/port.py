@@ -124,7 +124,8 @@ class TierPort:
         chain = self._begin(epoch)
         async for step in restore.contents(chain, await chain.read(number)):
             if step.segments is not None:
-                yield Loaded(segments=_segments(step.segments))
+                epoch = step.manifest.epoch if step.manifest.takes_over else 0
+                yield Loaded(epoch=epoch, segments=_segments(step.segments))
             if step.picture is not None:
                 yield Loaded(picture=step.picture)
             if step.journal is not None:

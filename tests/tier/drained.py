@@ -48,6 +48,8 @@ LIMITS = Limits(small_bytes=400, segment_bytes=150, whole_after=7, whole_after_b
 VOTERS = 3
 
 Tree = dict[str, bytes]
+Moment = tuple[Tree, Tree]
+"""All files, of the tree and of snapshots; and those of them that some path is to keep."""
 
 
 class Violation(AssertionError):
@@ -63,8 +65,8 @@ class Cluster:
         self.id = name
         self.machines = [NamespaceMachine() for _ in range(VOTERS)]
         self.bytes: dict[int, bytes] = {}
-        self.trees: dict[int, Tree] = {}
-        """What there was at each change, but for what is kept in memory alone."""
+        self.moments: dict[int, Moment] = {}
+        """What there was at each change."""
         self.term = 0
         self.op = 0
         self.time_ms = 1000
@@ -96,8 +98,8 @@ class Cluster:
         if any(one != results[0] for one in results):
             raise Violation(f"voters disagree on {command}")
         tier = self.state.tier
-        if tier.attached and tier.change not in self.trees:
-            self.trees[tier.change] = durable_tree(self.state, self.bytes)
+        if tier.attached and tier.change not in self.moments:
+            self.moments[tier.change] = moment_of(self.state, self.bytes)
         self.announced = max(self.announced, tier.horizon_change)
         return results
 
@@ -148,7 +150,7 @@ class Cluster:
             self.bytes[id_] = self.state.files[id_].record.inline or b""
         change = self.state.tier.change
         if self.state.tier.attached:
-            self.trees[change] = durable_tree(self.state, self.bytes)
+            self.moments[change] = moment_of(self.state, self.bytes)
 
     async def _acknowledge(self, command: c.Command) -> None:
         """Holds the answer as a leader does; a client asks again while it is not durable."""
@@ -267,9 +269,9 @@ def transferred(donor: NamespaceMachine) -> NamespaceMachine:
     return fresh
 
 
-def durable_tree(state: NamespaceState, known: dict[int, bytes]) -> Tree:
-    """All files, of the tree and of snapshots, that a path leads to which is to be kept."""
-    found: Tree = {}
+def moment_of(state: NamespaceState, known: dict[int, bytes]) -> Moment:
+    every: Tree = {}
+    durable: Tree = {}
     roots = [("", "/", state.tree.root)]
     roots += [(f"#{one.id}", one.path, one.root) for one in state.history.by_id.values()]
     kept: set[int] = set()
@@ -283,10 +285,11 @@ def durable_tree(state: NamespaceState, known: dict[int, bytes]) -> Tree:
                 if asked != policy.MEMORY or not node.record.size:
                     kept.add(node.record.id)
     for path, id_ in seen.items():
+        inline = state.files[id_].record.inline
+        every[path] = known[id_] if id_ in known else inline or b""
         if id_ in kept:
-            inline = state.files[id_].record.inline
-            found[path] = known[id_] if id_ in known else inline or b""
-    return found
+            durable[path] = every[path]
+    return every, durable
 
 
 # -- a schedule -------------------------------------------------------------------------
@@ -326,7 +329,7 @@ async def check(
         raise Violation(f"restored {change}, announced {before.announced}")
     if change < before.acknowledged:
         raise Violation(f"restored {change}, acknowledged {before.acknowledged}")
-    if change not in before.trees:
+    if change not in before.moments:
         raise Violation(f"restored {change}, which is no position that there was")
     store.faults = Faults()
     store.away = False
@@ -340,11 +343,15 @@ async def check(
         if file_checksum(data) != record.checksum:
             raise Violation(f"file {id_} is not what it was")
         after.bytes[id_] = bytes(data)
-    shown = durable_tree(after.state, after.bytes)
-    if shown != before.trees[change]:
-        raise Violation(f"change {change}: {shown} is not {before.trees[change]}")
+    shown = moment_of(after.state, after.bytes)
+    every, durable = before.moments[change]
+    # What was in the tier before its path asked for memory may still be there.
+    wrong = [path for path, data in shown[0].items() if every.get(path) != data]
+    missing = [path for path in durable if path not in shown[0]]
+    if wrong or missing:
+        raise Violation(f"change {change}: wrong {wrong}, missing {missing}")
     after.time_ms = before.time_ms
-    after.trees[after.state.tier.change] = shown
+    after.moments[change] = after.moments[after.state.tier.change] = shown
 
 
 async def schedule(seed: int, *, epochs: int = 3) -> dict[str, int]:

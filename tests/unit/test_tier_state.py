@@ -410,8 +410,10 @@ def test_a_picture_is_of_the_marked_moment_whatever_is_done_while_it_is_made(
     for n in range(20):
         world.put(f"/d/{n % 5}/{n}")
         world.do(c.IssueToken(f"q{n}", ("/a",), True, 0))
-    for name in "stu":
+    for name in "stu":  # each of which has something for itself
+        world.put(f"/d/only-{name}/x")
         world.snapshot("/d", name)
+        world.delete(f"/d/only-{name}", recursive=True)
     world.do(c.SetPolicy("/d", "durability", "sync"))
     world.do(c.Mark())
     before = facts(world.state)

@@ -62,6 +62,8 @@ async def increment(state: NamespaceState, journal: Journal) -> Increment | None
     )
     alive = [state.files[id_].record for id_ in found if id_ in state.files]
     entries = journal.after(tier.horizon_change, upto=moment.change, limit=_EVERYTHING)
+    if _policies_changed(entries):
+        return None  # What was kept in memory alone may be to be kept from now on.
     if not state.policies.asks_for_memory(default=tier.default_durability):
         return Increment(moment=moment, entries=entries, records=alive)
     fleeting = _fleeting(state, entries)
@@ -69,6 +71,15 @@ async def increment(state: NamespaceState, journal: Journal) -> Increment | None
         return None
     kept = [record for record in alive if record.id not in fleeting]
     return Increment(moment=moment, entries=entries, records=kept)
+
+
+def _policies_changed(entries: Iterable[bytes]) -> bool:
+    """Looks into few of them: the names of such commands stand in the entries as they are."""
+    return any(
+        isinstance(journals.decode(entry).what, c.SetPolicy | c.RemovePolicy)
+        for entry in entries
+        if b"Policy" in entry
+    )
 
 
 def _fleeting(state: NamespaceState, entries: Iterable[bytes]) -> set[int] | None:
@@ -96,7 +107,7 @@ def _fleeting(state: NamespaceState, entries: Iterable[bytes]) -> set[int] | Non
             case c.Rename(source=source, target=target) | c.Clone(source=source, target=target):
                 if has_memory(source) and not is_memory(target):
                     return None
-            case c.Rollback() | c.SetPolicy() | c.RemovePolicy():
+            case c.Rollback():
                 return None
     return found
 
