@@ -8,6 +8,7 @@ from msgspec import to_builtins
 
 from diskless.cli import exits
 from diskless.cli.listing import console
+from diskless.cli.tier_lines import tier_lines
 from diskless.cli.verb import Context, verb
 from diskless.config import format_bytes
 from diskless.errors import DisklessError
@@ -88,6 +89,7 @@ def summary_lines(status: ClusterStatus) -> list[str]:
         f"{stripes.degraded} degraded, {stripes.lost} lost",
     ]
     lines += snapshot_lines(status)
+    lines += tier_lines(status.tier)
     lines += repair_lines(status.repair)
     lines += namespace_lines(status)
     draining = [agent.slot for agent in status.agents if agent.state == "draining"]

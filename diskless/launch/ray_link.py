@@ -7,6 +7,7 @@ Ray of the user's is taken as it is, environment and all.
 
 import os
 import socket
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -57,9 +58,11 @@ def attach(record: RayRecord, namespace: str) -> "ModuleType":
 
 def detach() -> None:
     """Ends the connection, if there is one; what runs in Ray goes on."""
-    import ray
+    # Ray reads its environment when it is imported, and `attach` may yet have to set that.
+    if "ray" in sys.modules:
+        import ray
 
-    ray.shutdown()
+        ray.shutdown()
 
 
 def address_of(ray: "ModuleType") -> str:

@@ -32,14 +32,9 @@ class Restarted:
 
 
 def restart(
-    name: str,
-    slots: Sequence[int] | None = None,
-    *,
-    progress: Progress,
-    anew: bool = False,
+    name: str, slots: Sequence[int] | None = None, *, progress: Progress
 ) -> list[Restarted]:
-    """Restarts agents in the given order, or all of them with the leader last; `anew` if Ray
-    shall tell them what the descriptor says now, and not what it said when they first began.
+    """Restarts agents in the given order, or all of them with the leader last.
 
     `progress` is told how many are left. Raises LaunchFailed if the cluster does not
     become protected, BadRequest for an unknown slot.
@@ -57,7 +52,7 @@ def restart(
             _wait(
                 client, ClusterStatus.is_protected, f"before {slot_name(left[0])} can be restarted"
             )
-            done.append(_restart(name, client, left.pop(0), anew=anew))
+            done.append(_restart(name, client, left.pop(0)))
         progress(0)
         return done
 
@@ -70,7 +65,7 @@ def _all(client: Client) -> list[int]:
     return sorted(slots, key=lambda slot: slot == leader)
 
 
-def _restart(name: str, client: Client, slot: int, *, anew: bool) -> Restarted:
+def _restart(name: str, client: Client, slot: int) -> Restarted:
     before = client.status().agents[slot].incarnation
 
     def is_back(status: ClusterStatus) -> bool:
@@ -78,9 +73,7 @@ def _restart(name: str, client: Client, slot: int, *, anew: bool) -> Restarted:
         return agent.is_there() and agent.incarnation > before
 
     began_s = time.monotonic()
-    ray_cluster.kill(name, [slot], stay_dead=anew)
-    if anew:
-        ray_cluster.revive(name, [slot])
+    ray_cluster.kill(name, [slot])
     _wait(client, is_back, f"until {slot_name(slot)} serves again")
     took_s = time.monotonic() - began_s
     status = _wait(client, ClusterStatus.is_protected, f"after {slot_name(slot)} was restarted")

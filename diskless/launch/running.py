@@ -6,7 +6,6 @@ ends and the next `up` finishes: it starts what has never joined and has no acto
 never vote. Nothing here undoes anything: the cluster serves all the while.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,7 +83,7 @@ def join(
     status = ask_status(known)
     attached = bool(settings.tier) and not tier_of(known)
     if attached:
-        known = _add_tier(known, settings, progress)
+        known = _add_tier(known, settings)
     missing = never_joined(status, settings.agents)
     if missing:
         return _grow(known, settings, status, missing, progress)
@@ -94,23 +93,14 @@ def join(
     )
 
 
-def _add_tier(known: Descriptor, settings: ClusterSettings, progress: Progress) -> Descriptor:
-    """Has a cluster that runs keep what it holds in a tier. An agent is told of one when Ray
-    starts it, and for all its lives: so each is started anew, one after the other."""
-    from diskless.launch import rolling
-
-    refuse_without_ray(known)
+def _add_tier(known: Descriptor, settings: ClusterSettings) -> Descriptor:
+    """Has a cluster that runs keep what it holds in a tier: its agents hear of it by their
+    leader, in all their lives."""
     tier = tiers.check(settings, known.cluster)
-    known = replace(
-        known, settings=known.settings | settings.tier_fields, tier=dataclasses.asdict(tier)
-    )
-    descriptor.save(known)
-    total = settings.agents
-    rolling.restart(
-        known.name, progress=lambda left: progress("anew", total - left, total), anew=True
-    )
     with connect(known.name, timeout_s=ATTACH_TIMEOUT_S) as client:
         client.tier.attach(tier.uri, epoch=tier.epoch, number=tier.number, options=tier.options)
+    known = replace(known, settings=known.settings | settings.tier_fields)
+    descriptor.save(known)
     return known
 
 

@@ -65,6 +65,9 @@ class Replayer:
 
     def _write(self, what: Written) -> None:
         state = self.state
+        epoch = what.first >> EPOCH_FILE_BITS
+        if epoch > state.last_file >> EPOCH_FILE_BITS:  # The cluster was restored in between.
+            state.begin_epoch(files=epoch << EPOCH_FILE_BITS, sessions=0)
         if what.files and what.first != state.last_file + 1:
             raise Diverged(f"file {what.first} does not follow {state.last_file}")
         for path, size, checksum in what.files:

@@ -33,6 +33,10 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
   /** What those said who have not proved to be agents, since one last did. */
   private val strangers = new ConcurrentHashMap[String, DisklessException]
 
+  /** That the first agent was in, and whether one was in another since. */
+  @volatile private var epoch: Option[Long] = None
+  @volatile private var isRestored = false
+
   def hosts: Map[Int, String] = routes.hosts
 
   def attempts(what: String): Attempts = new Attempts(what, timeoutNanos)
@@ -143,6 +147,7 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
     try {
       deadline.sooner(ConnectNanos).await(door.greeted) match {
         case Some(connection) =>
+          if (isRestored) throw Errors.restored(descriptor.identity.name)
           if (routes.isOutdated) refresh(connection)
           connection
         case None =>
@@ -215,6 +220,8 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
     peer, descriptor.identity, Label, routes.failed,
     (connection, welcome) => {
       strangers.clear()
+      isRestored |= epoch.exists(_ != welcome.epoch)
+      epoch = epoch.orElse(Some(welcome.epoch))
       if (!routes.hasRoster) routes.replace(welcome.agents, connection.roster)
       routes.learn(connection.leader, connection.roster)
     })

@@ -32,6 +32,7 @@ private[spark] object Errors {
   val PathIsDirectory = "PathIsDirectory"
   val PathIsFile = "PathIsFile"
   val ReadOnly = "ReadOnly"
+  val Restored = "Restored"
   val SessionExpired = "SessionExpired"
   val ShardsAway = "ShardsAway"
   val Unauthorized = "Unauthorized"
@@ -50,6 +51,12 @@ private[spark] object Errors {
 
   def unauthorized(message: String, retryable: Boolean = false, cause: Throwable = null)
       : DisklessException = new DisklessException(Unauthorized, message, retryable, cause)
+
+  /** All that this JVM knew of the cluster may be gone. It is final: executors believe that files
+    * exist which do not, and no retry brings them back. */
+  def restored(cluster: String): DisklessException = new DisklessException(Restored,
+    s"cluster $cluster was restored from its tier since this application began, and what it has " +
+      "written last may be gone: restart the query, in a new application", retryable = false)
 
   /** A frame was damaged on its way. */
   def garbled(message: String): DisklessException =
