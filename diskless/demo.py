@@ -2,25 +2,31 @@
 
 Six agents on a Ray of its own, a streaming word count with its checkpoint on `diskless:///`,
 two agents killed on the way (the leader is one), and the stream's counts compared with a
-batch job's. It touches no cluster of the user's and ends everything it started, also when it
-fails or is interrupted. Exits with 1 if a single count differs.
+batch job's. Then all agents are killed, and Ray with them: a new cluster begins with what the
+durable tier has, and the stream goes on to the right answer.
+
+It touches no cluster of the user's and ends everything it started, also when it fails or is
+interrupted. Exits with 1 if a single count differs.
 """
 
+import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diskless.client import Client, connect
+from diskless.client import Client, connect, descriptor
 from diskless.client.descriptor import HOME_VARIABLE
 from diskless.config import MIB, ClusterSettings, format_bytes
-from diskless.errors import DisklessError
+from diskless.errors import DisklessError, LaunchFailed
 from diskless.model import parse_slot, slot_name
 
 if TYPE_CHECKING:
@@ -29,7 +35,9 @@ if TYPE_CHECKING:
 SETTINGS = ClusterSettings(name="demo", agents=6, data_shards=4, parity_shards=2,
                            memory_bytes=256 * MIB)  # fmt: skip
 CHECKPOINT = "diskless:///checkpoints/words"
-BATCHES = 16
+BATCHES = 12
+MORE_BATCHES = 6
+"""After everything was lost."""
 KILL_AFTER = 5
 """The batch after which two agents die."""
 STREAM_TIMEOUT_S = 180.0
@@ -53,10 +61,15 @@ def _demo(home: Path) -> int:
     from diskless.spark.jar import jar
 
     jar()  # Compiles for a while the first time, and fails at once if Java is missing.
-    _start()  # If it fails, it has cleaned up.
+    tier = f"file://{home / 'tier'}"
+    _start(tier)  # If it fails, it has cleaned up.
     try:
         with connect(SETTINGS.name) as client, _spark(home) as spark:
-            equal = _count_words(client, spark)
+            equal = _count_words(client, spark, BATCHES, kill_after=KILL_AFTER)
+        _lose_everything()
+        _start_cold(tier)
+        with connect(SETTINGS.name) as client, _spark(home) as spark:
+            equal = _count_words(client, spark, MORE_BATCHES) and equal
     finally:
         with _step("stop everything") as note:
             ray_cluster.down(SETTINGS.name, discard=True)
@@ -64,23 +77,26 @@ def _demo(home: Path) -> int:
     if not equal:
         print("\nWRONG: the stream's counts differ from the batch answer")
         return 1
-    print("\nTwo of six agents were killed, the leader among them, and the stream never noticed.")
+    print(
+        "\nTwo of six agents were killed, the leader among them, and the stream never noticed.\n"
+        "Then everything was killed, and it went on from its tier."
+    )
     return 0
 
 
-def _start() -> None:
+def _start(tier: str) -> None:
     from diskless.launch import ray_cluster
 
     with _step("start six agents, 4+2") as note:
-        started = ray_cluster.up(SETTINGS)
-        note(f"{started.agents_up} serve")
+        started = ray_cluster.up(replace(SETTINGS, tier=tier))
+        note(f"{started.agents_up} serve, and a tier in a directory")
     for line in started.advice:
         print(f"    {line}")
 
 
 @contextmanager
 def _spark(home: Path) -> Iterator["SparkSession"]:
-    from diskless.workloads.session import quiet_session
+    from diskless.workloads.session import end_application, quiet_session
 
     with _step("start Spark") as note:
         spark = quiet_session(SETTINGS.name, home / "spark.log")
@@ -91,10 +107,34 @@ def _spark(home: Path) -> Iterator["SparkSession"]:
         print((home / "spark.log").read_text(), file=sys.stderr)
         raise
     finally:
-        spark.stop()
+        end_application(spark)
 
 
-def _count_words(client: Client, spark: "SparkSession") -> bool:
+def _lose_everything() -> None:
+    """As a power cut would: nobody is asked, and nothing is brought anywhere before."""
+    from diskless.launch import sessions
+    from diskless.launch.record import record_of
+
+    count = sessions.kill(record_of(descriptor.load(SETTINGS.name)).holder)
+    print(f"    SIGKILL to all {SETTINGS.agents} agents and to Ray, {count} processes at once")
+
+
+def _start_cold(tier: str) -> None:
+    """In a process of its own, as an operator would: this one has been connected to that Ray."""
+    command = (sys.executable, "-m", "diskless.cli", "--cluster", SETTINGS.name, "up")
+    with _step("start cold from the tier") as note:
+        done = subprocess.run(
+            [*command, "--restore", tier, "--json"], check=False, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise LaunchFailed(done.stderr.strip())
+        (found,) = json.loads(done.stdout)["restored"]["checkpoints"]
+        note(f"{found['path']} is there up to batch {found['batch']}")
+
+
+def _count_words(
+    client: Client, spark: "SparkSession", batches: int, *, kill_after: int = -1
+) -> bool:
     """Whether the stream and the batch job count the same."""
     from diskless.workloads.progress import checkpoint_ms, follow
     from diskless.workloads.wordcount import WordCount
@@ -109,11 +149,11 @@ def _count_words(client: Client, spark: "SparkSession") -> bool:
             f"{checkpoint_ms(progress):12.0f} ms  {client.status().margin:8}",
             flush=True,
         )
-        if progress["batchId"] == KILL_AFTER:
+        if progress["batchId"] == kill_after:
             _kill_two(client)
 
     query = work.start(spark, CHECKPOINT)
-    last = follow(query, more=BATCHES, timeout_s=STREAM_TIMEOUT_S, each=show)
+    last = follow(query, more=batches, timeout_s=STREAM_TIMEOUT_S, each=show)
     with _step("compare with a batch job") as note:
         counted = work.counted(spark)
         equal = work.equals_answer(spark, counted, last)

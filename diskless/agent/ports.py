@@ -241,10 +241,21 @@ class Loaded(Struct, frozen=True, kw_only=True):
     """A piece of what makes a state, in order: of each manifest its segments, a picture if it is
     whole, what was done since the one before, and then where files lie from it on."""
 
+    epoch: int = 0
+    """Of a manifest that began one: ids of files go on from there."""
     segments: tuple[SegmentRow, ...] = ()
     picture: bytes | None = None
     journal: Sequence[bytes] = ()
     rows: Sequence[FileRow] = ()
+
+
+class Survey(Struct, frozen=True):
+    """What the chain's past asks of the next round."""
+
+    whole: bool = False
+    """Whether it should be whole: then what nobody can return to goes with it."""
+    rewrite: frozenset[int] = frozenset()
+    """Segments that are mostly dead: a whole round brings what lives there anew."""
 
 
 class Tier(Protocol):
@@ -262,6 +273,15 @@ class Tier(Protocol):
     async def look(self, number: int, *, epoch: int) -> Landed | None:
         """The manifest of a number, if there is one by now; the next round follows it. Raises
         Superseded if it is of another cluster or a later epoch."""
+        ...
+
+    async def survey(self, live_bytes: Mapping[int, int], *, thorough: bool) -> Survey:
+        """Looks at what the chain holds, with how much of each segment lives. A `thorough` one is
+        for the whole round that follows, which then names what is to be deleted."""
+        ...
+
+    async def clear(self, number: int) -> None:
+        """Deletes what the last manifest, of that number, says is to be deleted."""
         ...
 
     def draft(self, round_id: str) -> "Draft":

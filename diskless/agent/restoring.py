@@ -36,6 +36,8 @@ async def restore(
     named: dict[int, tuple[str, int]] = {}
     try:
         async for piece in tier.contents(number, epoch=epoch):
+            if piece.epoch:
+                state.begin_epoch(files=piece.epoch << replay.EPOCH_FILE_BITS, sessions=0)
             named.update((segment, (name, size)) for segment, name, size in piece.segments)
             if piece.picture is not None:
                 painter = painter or Painter(state)

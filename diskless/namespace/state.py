@@ -363,7 +363,8 @@ class NamespaceState:
             if not moved:
                 del self.files[record.id]
             if tiered is not None:
-                tiered.warm(record.id)
+                if tiered.cold_bytes:
+                    tiered.warm(record.id)
                 if not moved:
                     tiered.forget(record.id)
             self.demotable_ms.pop(record.id, None)

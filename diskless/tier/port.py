@@ -5,7 +5,8 @@ chain at a time; every agent uploads and reads. To the chain a change's number i
 in the log.
 """
 
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,19 +17,24 @@ from diskless.agent.ports import (
     Landed,
     Loaded,
     SegmentRow,
+    Survey,
     TierCounts,
     Uploaded,
 )
-from diskless.errors import DamagedTier
+from diskless.errors import DamagedTier, DisklessError
 from diskless.identity.cipher import Cipher, read_key
 from diskless.model import TierOptions
 from diskless.namespace.views import TierPlace
-from diskless.tier import form, restore, round
+from diskless.tier import form, restore, retention, round, sweep
 from diskless.tier import manifest as manifests
 from diskless.tier.chain import Chain
+from diskless.tier.collect import Ledger, Plan, plan
 from diskless.tier.manifest import Manifest, Stream
 from diskless.tier.read import read_file
+from diskless.tier.retention import Rule
 from diskless.tier.store import Metered, Missing, open_store
+
+log = logging.getLogger(__name__)
 
 _entries = msgspec.msgpack.Decoder(list[bytes])
 
@@ -37,14 +43,25 @@ class TierPort:
     """Implements `agent.ports.Tier`."""
 
     def __init__(
-        self, store: Metered, *, cluster: str, name: str, cipher: Cipher | None = None
+        self,
+        store: Metered,
+        *,
+        cluster: str,
+        name: str,
+        cipher: Cipher | None = None,
+        rules: Sequence[Rule] = (),
     ) -> None:
+        """`rules` say which manifests are kept to return to, beside the newest."""
         self._store = store
         self._cluster = cluster
         self._name = name
         self._cipher = cipher
         self._chain: Chain | None = None
+        self._rules = rules
         self._after: Manifest | None = None
+        self._ledger: Ledger | None = None
+        self.plan: Plan | None = None
+        """What the next whole round says of the past."""
 
     @property
     def uri(self) -> str:
@@ -58,7 +75,9 @@ class TierPort:
 
     async def look(self, number: int, *, epoch: int) -> Landed | None:
         if self._chain is None or self._chain.epoch != epoch:
-            self._chain, self._after = self._begin(epoch), None
+            self._chain, self._after, self._ledger = self._begin(epoch), None, None
+        if self._after is None or number != self._after.number + 1:
+            self._ledger = None  # others may have gone on meanwhile
         if number == 0:
             self._after = None
             return None  # a chain that is to begin
@@ -72,8 +91,30 @@ class TierPort:
         chain.judge(found)
         await self._store.settle(found.object_name)
         rows = [row async for part in restore.tables(chain, found) for row in part]
-        self._after = found
+        self._follow(found)
         return _landed(found, rows)
+
+    def _follow(self, manifest: Manifest) -> None:
+        self._after, self.plan = manifest, None
+        if self._ledger is not None:
+            self._ledger.add(manifest)
+
+    async def survey(self, live_bytes: Mapping[int, int], *, thorough: bool) -> Survey:
+        self.plan = None
+        if self._after is None or self._chain is None:
+            return Survey(whole=True)
+        if self._ledger is None:
+            self._ledger = await sweep.load_ledger(self._chain, self._after)
+        listed: list[str] = []
+        if thorough:
+            listed += await self._store.names(manifests.SEGMENTS)
+            listed += await self._store.names(manifests.CHAIN)
+        found = plan(self._ledger, self._rules, live_bytes=live_bytes, listed=listed)
+        self.plan = found if thorough else None
+        return Survey(found.whole, frozenset(found.rewrite))
+
+    def ledger_pieces(self) -> list[bytes]:
+        return list(self._ledger.encode()) if self._ledger is not None else []
 
     def _begin(self, epoch: int) -> Chain:
         return Chain(
@@ -89,11 +130,22 @@ class TierPort:
         assert self._chain is not None
         appended = await self._chain.append(finished)
         if appended.mine:
-            self._after = appended.manifest
+            self._follow(appended.manifest)
             return _landed(appended.manifest, finished.rows)
         found = await self.look(appended.manifest.number, epoch=self._chain.epoch)
         assert found is not None
         return found
+
+    async def clear(self, number: int) -> None:
+        """Deletes what the manifest of that number, the last one, has doomed. What is left over
+        is found by a later listing."""
+        chain, manifest = self._chain, self._after
+        if chain is None or manifest is None or manifest.number != number or not manifest.doomed:
+            return
+        try:
+            await sweep.carry_out(chain, manifest)
+        except* DisklessError as errors:
+            log.warning("garbage not deleted manifest=%d error=%s", number, errors.exceptions[0])
 
     # -- bytes ----------------------------------------------------------------------
 
@@ -124,7 +176,8 @@ class TierPort:
         chain = self._begin(epoch)
         async for step in restore.contents(chain, await chain.read(number)):
             if step.segments is not None:
-                yield Loaded(segments=_segments(step.segments))
+                epoch = step.manifest.epoch if step.manifest.takes_over else 0
+                yield Loaded(epoch=epoch, segments=_segments(step.segments))
             if step.picture is not None:
                 yield Loaded(picture=step.picture)
             if step.journal is not None:
@@ -138,7 +191,8 @@ def open_port(uri: str, options: TierOptions, *, cluster: str, name: str) -> Tie
     credentials = Path(options.credentials) if options.credentials else None
     cipher = read_key(Path(options.key)) if options.key else None
     store = open_store(uri, credentials=credentials)
-    return TierPort(store, cluster=cluster, name=name, cipher=cipher)
+    rules = retention.parse(options.keep)
+    return TierPort(store, cluster=cluster, name=name, cipher=cipher, rules=rules)
 
 
 class ChainDraft:
@@ -173,12 +227,18 @@ class ChainDraft:
         await self._round.add(Stream.JOURNAL, msgspec.msgpack.encode(entries))
 
     async def append(self, *, change: int, op: int, time_ms: int, last_file: int) -> Landed:
+        told = self._port.plan if self._whole else None
+        if told is not None:
+            for piece in self._port.ledger_pieces():
+                await self._round.add(Stream.LEDGER, piece)
+        points = None if self._round.after is not None else ()
         finished = await self._round.finish(
             op=change,
             time_ms=time_ms,
             last_file=last_file,
             whole=self._whole,
-            points=None if self._round.after is not None else (),
+            points=told.points if told is not None else points,
+            doomed=told.doomed if told is not None else (),
         )
         landed = await self._port.append(finished)
         if landed.round_id != self.round_id:

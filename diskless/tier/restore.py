@@ -65,12 +65,19 @@ async def points_of(
 
 
 def choose(points: tuple[Point, ...], at: At) -> Point:
-    """The newest point at or before that. Raises NotFound."""
-    for point in reversed(points):
-        if at.covers(point):
-            return point
-    oldest = f"the oldest is position {points[0].op}" if points else "it holds none"
-    raise NotFound(f"the tier holds no manifest at or before {at}: {oldest}")
+    """The newest point at or before that. Raises NotFound.
+
+    After a return to the past two manifests may have one position: then it is the later one.
+    """
+    covered = [point for point in points if at.covers(point)]
+    if not covered:
+        oldest = f"the oldest is position {points[0].op}" if points else "it holds none"
+        raise NotFound(f"the tier holds no manifest at or before {at}: {oldest}")
+    if at.op is not None:
+        return max(covered, key=lambda point: (point.op, point.number))
+    if at.time_ms is not None:
+        return max(covered, key=lambda point: (point.time_ms, point.number))
+    return covered[-1]
 
 
 def resuming(chain: Chain, at: At = NEWEST) -> Resume:

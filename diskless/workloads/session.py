@@ -5,12 +5,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import diskless.spark
 
 PARTITIONS = 4
+JVM_ENDS_S = 30.0
 
 
 def quiet_session(cluster: str, log: Path, *, partitions: int = PARTITIONS) -> SparkSession:
@@ -24,6 +27,18 @@ def quiet_session(cluster: str, log: Path, *, partitions: int = PARTITIONS) -> S
     )
     with stderr_to(log):
         return diskless.spark.configure(builder, cluster).getOrCreate()
+
+
+def end_application(spark: SparkSession) -> None:
+    """Stops Spark with its JVM: the next session is another application, which knows nothing of
+    what this one did."""
+    spark.stop()
+    gateway: Any = SparkContext._gateway
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    process = gateway.proc
+    process.stdin.close()  # The JVM ends with it.
+    process.wait(JVM_ENDS_S)
 
 
 @contextmanager

@@ -3,20 +3,18 @@
 One tier for the tests in their order: each goes on where the one before ended.
 """
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from diskless.cli import exits
 from diskless.client import connect, descriptor
 from diskless.config import KIB, MIB
 from diskless.errors import NotFound, Restored
+from diskless.launch import sessions
 from diskless.launch.record import record_of
-from tests.support import Program, content, eventually, ray_program, session_of
+from tests.support import Program, content, ray_program
 
 SMALL = ("--agents", "3", "-m", "2", "-k", "1", "--memory", "64MiB")
 FILES = {f"/kept/{size}": content(size, seed=size) for size in (0, 1, 700, 300 * KIB, 5 * MIB + 3)}
@@ -38,17 +36,7 @@ def program(uri: str) -> Iterator[Program]:
 
 def end_everything(program: Program) -> None:
     """SIGKILL to all agents and to Ray at once."""
-    pids = session_of(record_of(descriptor.load(program.name)).holder.pid)
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not any(psutil.pid_exists(pid) and _runs(pid) for pid in pids))
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    assert sessions.kill(record_of(descriptor.load(program.name)).holder) > 3
 
 
 def test_what_was_flushed_survives_the_loss_of_all_agents_and_of_ray(

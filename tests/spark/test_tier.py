@@ -1,18 +1,17 @@
 """Everything is lost under a running query: agents and Ray. It goes on from the tier."""
 
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
 from diskless.client import connect, descriptor
+from diskless.launch import sessions
 from diskless.launch.record import record_of
 from diskless.spark.checkpoints import find_checkpoints
 from tests.spark import streams
 from tests.spark.streams import Numbers, OtherJvm, Said, rows_of, totals
-from tests.support import Program, eventually, ray_program, session_of
+from tests.support import Program, eventually, ray_program
 
 NUMBERS = Numbers(rows=600, keys=500)
 ROCKSDB = {streams.PROVIDER: streams.ROCKSDB, streams.CHANGELOG: True}
@@ -52,8 +51,7 @@ def test_a_stateful_query_started_again_after_the_loss_of_everything_equals_the_
         witness.start("q", checkpoint, numbers=NUMBERS, conf=ROCKSDB | PATIENT)
         await_said(witness, first, 4)
         program.ok("tier", "flush", "--wait")
-        for pid in session_of(record_of(descriptor.load(program.name)).holder.pid):
-            os.kill(pid, signal.SIGKILL)
+        sessions.kill(record_of(descriptor.load(program.name)).holder)
         restored = program.ok("up", "--restore", uri)["restored"]
         (found,) = restored["checkpoints"]
         assert found["path"] == "/q"

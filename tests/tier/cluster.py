@@ -20,7 +20,7 @@ from diskless.tier.manifest import FileRow, Manifest, SegmentRow, Stream
 from diskless.tier.retention import Rule
 from diskless.tier.round import Finished, Round
 from diskless.tier.sweep import Collector
-from tests.tier.faulty import FaultyStore
+from tests.tier.faulty import FaultyStore, Glance
 from tests.tier.model import Log, encode, picture, replay
 
 ROUND_BYTES_MAX = 500
@@ -120,16 +120,26 @@ class Cluster:
             self.time_ms += self.rng.choice((0, 10, 5000))
 
     async def lead(self, term: int) -> None:
+        leader = (self.leader_type or Leader)(self, term)
         try:
-            await (self.leader_type or Leader)(self, term).drain()
+            await leader.drain()
         except Deposed:
             return
-        except DamagedTier:
-            if term == self.term:
-                raise
-            # Others have gone on, and cleared away what this one was about to read.
         except Superseded as error:
             self.ended = str(error)
+        except DamagedTier:
+            # Others may have gone on, and cleared away what this one was about to read.
+            if term == self.term and not await self.superseded():
+                raise
+
+    async def superseded(self) -> bool:
+        chain = Chain(Glance(self.store), cluster=self.id, name="sim", epoch=self.epoch)
+        newest = await chain.newest()
+        try:
+            chain.judge(newest) if newest else None
+        except Superseded as error:
+            self.ended = str(error)
+        return bool(self.ended)
 
 
 class Leader:

@@ -35,6 +35,7 @@ from diskless.namespace.state import NamespaceState
 from diskless.namespace.tree import File
 from diskless.namespace.views import tier_place
 from diskless.tier.chain import Chain
+from diskless.tier.manifest import Manifest
 from diskless.tier.port import TierPort
 from diskless.tier.restore import resuming
 from diskless.tier.store import Metered
@@ -48,6 +49,8 @@ LIMITS = Limits(small_bytes=400, segment_bytes=150, whole_after=7, whole_after_b
 VOTERS = 3
 
 Tree = dict[str, bytes]
+Moment = tuple[Tree, Tree]
+"""All files, of the tree and of snapshots; and those of them that some path is to keep."""
 
 
 class Violation(AssertionError):
@@ -63,8 +66,8 @@ class Cluster:
         self.id = name
         self.machines = [NamespaceMachine() for _ in range(VOTERS)]
         self.bytes: dict[int, bytes] = {}
-        self.trees: dict[int, Tree] = {}
-        """What there was at each change, but for what is kept in memory alone."""
+        self.moments: dict[int, Moment] = {}
+        """What there was at each change."""
         self.term = 0
         self.op = 0
         self.time_ms = 1000
@@ -96,8 +99,8 @@ class Cluster:
         if any(one != results[0] for one in results):
             raise Violation(f"voters disagree on {command}")
         tier = self.state.tier
-        if tier.attached and tier.change not in self.trees:
-            self.trees[tier.change] = durable_tree(self.state, self.bytes)
+        if tier.attached and tier.change not in self.moments:
+            self.moments[tier.change] = moment_of(self.state, self.bytes)
         self.announced = max(self.announced, tier.horizon_change)
         return results
 
@@ -113,18 +116,18 @@ class Cluster:
         kind = rng.random()
         if kind < 0.6:
             files = []
-            for chosen in {path, other} if rng.random() < 0.2 else {path}:
+            for chosen in sorted({path, other}) if rng.random() < 0.2 else [path]:
                 data = rng.randbytes(rng.choice((0, 3, 40, 120)))
                 files.append(c.NewFile(chosen, len(data), file_checksum(data), data))
             return c.Commit((), (c.Put(*who, True, tuple(files)),))
         if kind < 0.7:
-            return c.Delete(*who, rng.choice((path, path[:2])), True)
+            return c.Delete(*who, rng.choice((path, path[:2], "/x")), True)
         if kind < 0.8:
-            return c.Rename(*who, rng.choice((path, path[:2])), other, True)
+            return c.Rename(*who, path, other, True)
         if kind < 0.85:
-            return c.CreateSnapshot(*who, (path[:2],), "")
+            return c.CreateSnapshot(*who, (path[:2],), f"s{rng.randrange(3)}")
         if kind < 0.88:
-            return c.Clone(*who, path[:2], f"{other[:2]}/c")
+            return c.Clone(*who, rng.choice((path[:2], f"{path[:2]}/.snapshot/s1")), "/x")
         if kind < 0.9:
             return c.DeleteSnapshots(*who, path[:2], (f"s{rng.randrange(3)}",))
         if kind < 0.95 and self.state.tier.attached:
@@ -134,21 +137,18 @@ class Cluster:
 
     async def clients(self) -> None:
         while True:
-            await asyncio.sleep(self.rng.random() * 0.4)
+            await asyncio.sleep(self.rng.random())
             for _ in range(self.rng.choice((1, 1, 4))):
                 command = self.act()
                 last = self.state.last_file
                 results = self.commit(command)
-                self._remember(command, last)
+                self._remember(last)
                 if any(isinstance(result, c.Done) for result in results[0]):
                     self.tasks.append(asyncio.create_task(self._acknowledge(command)))
 
-    def _remember(self, command: c.Command, last: int) -> None:
+    def _remember(self, last: int) -> None:
         for id_ in range(last + 1, self.state.last_file + 1):
             self.bytes[id_] = self.state.files[id_].record.inline or b""
-        change = self.state.tier.change
-        if self.state.tier.attached:
-            self.trees[change] = durable_tree(self.state, self.bytes)
 
     async def _acknowledge(self, command: c.Command) -> None:
         """Holds the answer as a leader does; a client asks again while it is not durable."""
@@ -267,9 +267,9 @@ def transferred(donor: NamespaceMachine) -> NamespaceMachine:
     return fresh
 
 
-def durable_tree(state: NamespaceState, known: dict[int, bytes]) -> Tree:
-    """All files, of the tree and of snapshots, that a path leads to which is to be kept."""
-    found: Tree = {}
+def moment_of(state: NamespaceState, known: dict[int, bytes]) -> Moment:
+    every: Tree = {}
+    durable: Tree = {}
     roots = [("", "/", state.tree.root)]
     roots += [(f"#{one.id}", one.path, one.root) for one in state.history.by_id.values()]
     kept: set[int] = set()
@@ -283,10 +283,11 @@ def durable_tree(state: NamespaceState, known: dict[int, bytes]) -> Tree:
                 if asked != policy.MEMORY or not node.record.size:
                     kept.add(node.record.id)
     for path, id_ in seen.items():
+        inline = state.files[id_].record.inline
+        every[path] = known.get(id_, inline or b"")
         if id_ in kept:
-            inline = state.files[id_].record.inline
-            found[path] = known[id_] if id_ in known else inline or b""
-    return found
+            durable[path] = every[path]
+    return every, durable
 
 
 # -- a schedule -------------------------------------------------------------------------
@@ -304,32 +305,27 @@ async def restore(rng: random.Random, store: FaultyStore, before: Cluster, numbe
             break
         except StoreDown:
             await asyncio.sleep(1)
-    for machine in after.machines:
-        while True:
-            try:
-                await restoring.restore(
-                    machine.state, after.port(), uri=URI, number=won.number, epoch=won.epoch,
-                    options=before.state.tier.options, rewound=False,
-                )  # fmt: skip
-                break
-            except StoreDown:
-                machine.__init__()  # type: ignore[misc]
-                await asyncio.sleep(1)
-    await check(rng, store, before, after, won.op)
+    await load(after, before, won)
+    await check(store, before, after, won.op)
     return after
 
 
-async def check(
-    rng: random.Random, store: FaultyStore, before: Cluster, after: Cluster, change: int
-) -> None:
+async def load(after: Cluster, before: Cluster, won: Manifest) -> None:
+    after.store.faults = Faults()  # whoever cannot read begins anew, which finds nothing more
+    for machine in after.machines:
+        await restoring.restore(
+            machine.state, after.port(), uri=URI, number=won.number, epoch=won.epoch,
+            options=before.state.tier.options, rewound=False,
+        )  # fmt: skip
+
+
+async def check(store: FaultyStore, before: Cluster, after: Cluster, change: int) -> None:
     if change < before.announced:
         raise Violation(f"restored {change}, announced {before.announced}")
     if change < before.acknowledged:
         raise Violation(f"restored {change}, acknowledged {before.acknowledged}")
-    if change not in before.trees:
+    if change not in before.moments:
         raise Violation(f"restored {change}, which is no position that there was")
-    store.faults = Faults()
-    store.away = False
     port = after.port()
     for id_ in [id_ for id_, file in after.state.files.items() if file.record.size]:
         record = after.state.files[id_].record
@@ -340,11 +336,15 @@ async def check(
         if file_checksum(data) != record.checksum:
             raise Violation(f"file {id_} is not what it was")
         after.bytes[id_] = bytes(data)
-    shown = durable_tree(after.state, after.bytes)
-    if shown != before.trees[change]:
-        raise Violation(f"change {change}: {shown} is not {before.trees[change]}")
+    shown = moment_of(after.state, after.bytes)
+    every, durable = before.moments[change]
+    # What was in the tier before its path asked for memory may still be there.
+    wrong = [path for path, data in shown[0].items() if every.get(path) != data]
+    missing = [path for path in durable if path not in shown[0]]
+    if wrong or missing:
+        raise Violation(f"change {change}: wrong {wrong}, missing {missing}")
     after.time_ms = before.time_ms
-    after.trees[after.state.tier.change] = shown
+    after.moments[change] = after.moments[after.state.tier.change] = shown
 
 
 async def schedule(seed: int, *, epochs: int = 3) -> dict[str, int]:
@@ -401,12 +401,7 @@ async def overlap(rng: random.Random, store: FaultyStore, before: Cluster, numbe
             break
         except StoreDown:
             await asyncio.sleep(1)
-    store.faults = Faults()
-    for machine in after.machines:
-        await restoring.restore(
-            machine.state, after.port(), uri=URI, number=won.number, epoch=won.epoch,
-            options=before.state.tier.options, rewound=False,
-        )  # fmt: skip
+    await load(after, before, won)
     for _ in range(200):
         await asyncio.sleep(1)
         if before.ended:
@@ -414,7 +409,7 @@ async def overlap(rng: random.Random, store: FaultyStore, before: Cluster, numbe
     else:
         raise Violation("the old cluster goes on")
     await before.die()
-    await check(rng, store, before, after, won.op)
+    await check(store, before, after, won.op)
     return after
 
 

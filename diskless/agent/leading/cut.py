@@ -62,6 +62,8 @@ async def increment(state: NamespaceState, journal: Journal) -> Increment | None
     )
     alive = [state.files[id_].record for id_ in found if id_ in state.files]
     entries = journal.after(tier.horizon_change, upto=moment.change, limit=_EVERYTHING)
+    if _policies_changed(entries):
+        return None  # What was kept in memory alone may be to be kept from now on.
     if not state.policies.asks_for_memory(default=tier.default_durability):
         return Increment(moment=moment, entries=entries, records=alive)
     fleeting = _fleeting(state, entries)
@@ -69,6 +71,15 @@ async def increment(state: NamespaceState, journal: Journal) -> Increment | None
         return None
     kept = [record for record in alive if record.id not in fleeting]
     return Increment(moment=moment, entries=entries, records=kept)
+
+
+def _policies_changed(entries: Iterable[bytes]) -> bool:
+    """Looks into few of them: the names of such commands stand in the entries as they are."""
+    return any(
+        isinstance(journals.decode(entry).what, c.SetPolicy | c.RemovePolicy)
+        for entry in entries
+        if b"Policy" in entry
+    )
 
 
 def _fleeting(state: NamespaceState, entries: Iterable[bytes]) -> set[int] | None:
@@ -96,7 +107,7 @@ def _fleeting(state: NamespaceState, entries: Iterable[bytes]) -> set[int] | Non
             case c.Rename(source=source, target=target) | c.Clone(source=source, target=target):
                 if has_memory(source) and not is_memory(target):
                     return None
-            case c.Rollback() | c.SetPolicy() | c.RemovePolicy():
+            case c.Rollback():
                 return None
     return found
 
@@ -105,6 +116,8 @@ class Whole(Struct, kw_only=True):
     """Of a whole picture, what was found on the way."""
 
     moment: Moment
+    rewrite: frozenset[int] = frozenset()
+    """Segments whose files are to be brought anew."""
     rows: list[FileRow] = []
     records: list[FileRecord] = []
     """Files that the tier lacks."""
@@ -130,12 +143,16 @@ async def durable_ids(state: NamespaceState) -> set[int] | None:
 
 
 def sort_files(state: NamespaceState, chunk: bytes, wanted: set[int] | None, whole: Whole) -> None:
-    """Notes the files of a picture's chunk: where they lie, or that they are to be brought."""
+    """Notes the files of a picture's chunk: where they lie, or that they are to be brought.
+
+    What lies in the tier stays named, whether or not it is wanted: else it would be garbage, and
+    the namespace would still believe that it is there.
+    """
     for id_, size, _, _ in picture.files_of(chunk):
-        if not size or (wanted is not None and id_ not in wanted):
+        if not size:
             continue
         place = state.tier.place(id_)
-        if place is None:
-            whole.records.append(state.files[id_].record)
-        else:
+        if place is not None and place.segment not in whole.rewrite:
             whole.rows.append((id_, place.segment, place.offset, place.stored_bytes, place.flags))
+        elif place is not None or wanted is None or id_ in wanted:
+            whole.records.append(state.files[id_].record)
