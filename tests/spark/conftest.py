@@ -77,7 +77,7 @@ def make_certificates() -> dict[str, str]:
         "good": issue(),
         "stranger": issue(theirs),
         "expired": issue(now=now - timedelta(days=200)),
-        "early": issue(now=now + timedelta(days=2)),
+        "early": issue(now=now + timedelta(days=9)),
         "other-slot": issue(slot=7),
         "other-cluster": issue(cluster="other"),
         "own-host": issue(cluster="none", hosts=["127.0.0.1"]),
