@@ -4,7 +4,7 @@ The edges (`rpc`) implement these; tests may too. Every method that waits has a
 deadline of its own and raises Unavailable when it passes.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Container, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -315,9 +315,18 @@ class Draft(Protocol):
         """The next entries since the manifest before."""
         ...
 
-    async def append(self, *, change: int, op: int, time_ms: int, last_file: int) -> Landed:
+    async def append(
+        self,
+        *,
+        change: int,
+        op: int,
+        time_ms: int,
+        last_file: int,
+        needed: Container[str] = (),
+    ) -> Landed:
         """Makes it the chain's next manifest, if that number is free: the answer is what has the
-        number then, which may be another round of the same epoch. Raises Superseded."""
+        number then, which may be another round of the same epoch. A whole one may condemn objects
+        that no manifest needs any more, but none that is `needed`. Raises Superseded."""
         ...
 
     async def abandon(self) -> None:

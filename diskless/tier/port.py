@@ -5,7 +5,9 @@ chain at a time; every agent uploads and reads. To the chain a change's number i
 in the log.
 """
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Container, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,16 +21,21 @@ from diskless.agent.ports import (
     TierCounts,
     Uploaded,
 )
-from diskless.errors import DamagedTier
+from diskless.errors import DamagedTier, DisklessError
 from diskless.identity.cipher import Cipher, read_key
 from diskless.model import TierOptions
 from diskless.namespace.views import TierPlace
-from diskless.tier import form, restore, round
+from diskless.tier import form, restore, retention, round
 from diskless.tier import manifest as manifests
 from diskless.tier.chain import Chain
+from diskless.tier.collect import Plan
 from diskless.tier.manifest import Manifest, Stream
 from diskless.tier.read import read_file
+from diskless.tier.retention import Rule
 from diskless.tier.store import Metered, Missing, open_store
+from diskless.tier.sweep import Collector
+
+log = logging.getLogger(__name__)
 
 _entries = msgspec.msgpack.Decoder(list[bytes])
 
@@ -37,14 +44,25 @@ class TierPort:
     """Implements `agent.ports.Tier`."""
 
     def __init__(
-        self, store: Metered, *, cluster: str, name: str, cipher: Cipher | None = None
+        self,
+        store: Metered,
+        *,
+        cluster: str,
+        name: str,
+        cipher: Cipher | None = None,
+        rules: Sequence[Rule] = (),
     ) -> None:
+        """`rules` say which states of the past are kept."""
         self._store = store
         self._cluster = cluster
         self._name = name
         self._cipher = cipher
+        self._rules = rules
         self._chain: Chain | None = None
         self._after: Manifest | None = None
+        self._collector: Collector | None = None
+        self._condemned: Manifest | None = None
+        self._clearing: set[asyncio.Task[None]] = set()
 
     @property
     def uri(self) -> str:
@@ -59,6 +77,7 @@ class TierPort:
     async def look(self, number: int, *, epoch: int) -> Landed | None:
         if self._chain is None or self._chain.epoch != epoch:
             self._chain, self._after = self._begin(epoch), None
+            self._collector, self._condemned = Collector(self._chain, self._rules), None
         if number == 0:
             self._after = None
             return None  # a chain that is to begin
@@ -72,8 +91,13 @@ class TierPort:
         chain.judge(found)
         await self._store.settle(found.object_name)
         rows = [row async for part in restore.tables(chain, found) for row in part]
-        self._after = found
+        self._follow(found)
         return _landed(found, rows)
+
+    def _follow(self, manifest: Manifest) -> None:
+        assert self._collector is not None
+        self._after = manifest
+        self._collector.landed(manifest)
 
     def _begin(self, epoch: int) -> Chain:
         return Chain(
@@ -82,6 +106,7 @@ class TierPort:
 
     def draft(self, round_id: str) -> "ChainDraft":
         assert self._chain is not None, "nobody has looked at the chain yet"
+        self._clear()
         return ChainDraft(self, round.Round(self._chain, self._after, round_id=round_id))
 
     async def append(self, finished: round.Finished) -> Landed:
@@ -89,11 +114,47 @@ class TierPort:
         assert self._chain is not None
         appended = await self._chain.append(finished)
         if appended.mine:
-            self._after = appended.manifest
+            self._follow(appended.manifest)
+            self._condemned = appended.manifest if appended.manifest.doomed else None
             return _landed(appended.manifest, finished.rows)
         found = await self.look(appended.manifest.number, epoch=self._chain.epoch)
         assert found is not None
         return found
+
+    # -- the past -------------------------------------------------------------------
+
+    async def plan(self) -> Plan | None:
+        """What the next manifest, a whole one, says of the past; None if that is too damaged to
+        be known, and then it all stays."""
+        if self._after is None or self._collector is None:
+            return None
+        try:
+            return await self._collector.plan(self._after)
+        except DamagedTier as error:
+            log.warning("nothing of the tier is collected error=%s", error)
+            return None
+
+    def pieces(self) -> Iterable[bytes]:
+        """The past as a whole manifest carries it on."""
+        return self._collector.pieces() if self._collector is not None else ()
+
+    def _clear(self) -> None:
+        """Deletes what the last whole manifest has condemned: in the background, and only now
+        that the horizon has reached it. What is left is found again by a later listing."""
+        manifest, self._condemned = self._condemned, None
+        if manifest is not None and self._collector is not None:
+            task = asyncio.create_task(self._delete(self._collector, manifest))
+            self._clearing.add(task)
+            task.add_done_callback(self._clearing.discard)
+
+    async def _delete(self, collector: Collector, manifest: Manifest) -> None:
+        try:
+            await collector.clear(manifest)
+            log.info(
+                "garbage deleted manifest=%d objects=%d", manifest.number, len(manifest.doomed)
+            )
+        except DisklessError as error:
+            log.warning("garbage not deleted manifest=%d error=%s", manifest.number, error)
 
     # -- bytes ----------------------------------------------------------------------
 
@@ -139,7 +200,8 @@ def open_port(uri: str, options: TierOptions, *, cluster: str, name: str) -> Tie
     credentials = Path(options.credentials) if options.credentials else None
     cipher = read_key(Path(options.key)) if options.key else None
     store = open_store(uri, credentials=credentials)
-    return TierPort(store, cluster=cluster, name=name, cipher=cipher)
+    rules = retention.parse(options.keep)
+    return TierPort(store, cluster=cluster, name=name, cipher=cipher, rules=rules)
 
 
 class ChainDraft:
@@ -173,13 +235,27 @@ class ChainDraft:
     async def add_journal(self, entries: Sequence[bytes]) -> None:
         await self._round.add(Stream.JOURNAL, msgspec.msgpack.encode(entries))
 
-    async def append(self, *, change: int, op: int, time_ms: int, last_file: int) -> Landed:
+    async def append(
+        self,
+        *,
+        change: int,
+        op: int,
+        time_ms: int,
+        last_file: int,
+        needed: Container[str] = (),
+    ) -> Landed:
+        past = await self._port.plan() if self._whole else None
+        if self._whole:
+            for piece in self._port.pieces():
+                await self._round.add(Stream.LEDGER, piece)
+        begins = self._round.after is None
         finished = await self._round.finish(
             op=change,
             time_ms=time_ms,
             last_file=last_file,
             whole=self._whole,
-            points=None if self._round.after is not None else (),
+            points=past.points if past is not None else () if begins else None,
+            doomed=[name for name in past.doomed if name not in needed] if past else (),
         )
         landed = await self._port.append(finished)
         if landed.round_id != self.round_id:

@@ -10,7 +10,7 @@ of the same epoch has appended. Whoever finds a later epoch in the chain stops f
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -320,7 +320,9 @@ class Drainer:
         await self._do(c.Mark())
         try:
             whole = await self._paint(draft)
-            await self._append(draft, whole.moment, known=whole.rows)
+            # A path that asks for memory now may be durable again: then these places count.
+            needed = {segment.name for _, segment in self._state.tier.segments.items()}
+            await self._append(draft, whole.moment, known=whole.rows, needed=needed)
         finally:
             with suppress(DisklessError):  # else the next leader does it, or the next mark
                 await self._do(c.Unmark())
@@ -352,12 +354,19 @@ class Drainer:
         await self._bring(draft, whole.records)
         return whole
 
-    async def _append(self, draft: Draft, moment: cut.Moment, known: Sequence[FileRow]) -> None:
+    async def _append(
+        self,
+        draft: Draft,
+        moment: cut.Moment,
+        known: Sequence[FileRow],
+        needed: Container[str] = (),
+    ) -> None:
         landed = await draft.append(
             change=moment.change,
             op=moment.op,
             time_ms=moment.time_ms,
             last_file=moment.last_file,
+            needed=needed,
         )
         had = {row[0] for row in known}
         rows = [row for row in landed.rows if row[0] not in had]
