@@ -148,6 +148,13 @@ class FaultyStore:
         if late:
             there_s += PATIENCE_S + rng.random() * 100
 
+        def finish(result: _T) -> None:
+            # On a file system it is the caller that syncs: not if it was killed meanwhile.
+            if not answer.cancelled():
+                after()
+            if not lost:
+                _answer(answer, result)
+
         def arrive() -> None:
             try:
                 result = apply()
@@ -155,7 +162,7 @@ class FaultyStore:
                 refusal = error
                 self._later(back_s, lambda: _fail(answer, refusal))
             else:
-                self._later(back_s, lambda: (after(), lost or _answer(answer, result)))
+                self._later(back_s, lambda: finish(result))
 
         self._later(there_s, arrive)
         try:

@@ -123,24 +123,6 @@ class GoesOn(Chain):
             return Appended(manifest, True)
 
 
-class Unsettled(Chain):
-    """Takes what it sees for what lasts."""
-
-    def __init__(self, store: Any, **settings: Any) -> None:
-        super().__init__(_Unsettling(store), **settings)
-
-
-class _Unsettling:
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def settle(self, name: str) -> None:
-        return
-
-
 class NoFloor(Chain):
     """Frees numbers without a word."""
 
@@ -195,7 +177,6 @@ MUTANTS: dict[str, Mutant] = {
     "deletes before it said so": Mutant(leader=DeletesFirst, says="gone"),
     "a gap in the chain": Mutant(chain=Gap),
     "an old leader goes on": Mutant(chain=GoesOn, says="announced|gap|two clusters"),
-    "adopts what a crash can take": Mutant(chain=Unsettled),
     "no floor": Mutant(chain=NoFloor),
     "frees epochs": Mutant(leader=FreesEpochs),
     "anyone is me": Mutant(chain=AnyoneIsMe),

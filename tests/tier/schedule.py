@@ -18,7 +18,7 @@ from diskless.tier.chain import Chain
 from diskless.tier.collect import plan
 from diskless.tier.manifest import Manifest, decode, number_of
 from diskless.tier.retention import Rule
-from diskless.tier.store import Patient
+from diskless.tier.store import Missing, Patient
 from diskless.tier.sweep import load_ledger
 from diskless.tier.verify import verify
 from tests.tier import loop
@@ -135,12 +135,14 @@ class Schedule:
         """Some seconds of a cluster's life; whether it still lives."""
         rng = self.rng
         self.start(cluster.clients())
-        self.start(cluster.lead(cluster.term))
+        leading = self.start(cluster.lead(cluster.term))
         for _ in range(rng.randint(0, 6)):
             await asyncio.sleep(rng.random() * rng.choice((0.3, 3, 20)))
             kind = rng.random()
             if kind < 0.5:
-                self.start(cluster.lead(cluster.depose()))
+                if rng.random() < 0.5:
+                    leading.cancel()  # Killed; else it goes on, and does not know.
+                leading = self.start(cluster.lead(cluster.depose()))
             elif kind < 0.7:
                 self.store.away = not self.store.away
         await asyncio.sleep(rng.random() * rng.choice((0.1, 1, 5)))
@@ -159,8 +161,10 @@ class Schedule:
         if self.store.files:
             self.store.crash()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        self.tasks.add(asyncio.get_running_loop().create_task(work))
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        return task
 
     def check_tasks(self) -> None:
         for task in self.tasks:
@@ -188,9 +192,12 @@ class Schedule:
         tries = [self.take_over(at) for _ in range(rng.choice((1, 1, 2)))]
         results = await asyncio.gather(*tries, return_exceptions=True)
         for result in results:
+            if isinstance(result, Missing):
+                raise Violation(f"an answer that nobody expected: {result!r}") from result
             if isinstance(result, BaseException) and not isinstance(result, Superseded | NotFound):
                 raise result
         if all(isinstance(result, NotFound) for result in results):
+            await asyncio.sleep(1)
             return await self.begin_again()  # What was chosen is no longer kept.
         won = [result for result in results if isinstance(result, Cluster)]
         if not won:
@@ -294,8 +301,7 @@ class Schedule:
         self.store.faults = Faults()
         self.store.away = False
         await asyncio.sleep(200)  # What is under way arrives.
-        drain = asyncio.get_running_loop().create_task(cluster.lead(cluster.depose()))
-        self.tasks.add(drain)
+        self.start(cluster.lead(cluster.depose()))
         self.rates.whole = self.rates.collect = self.rates.listing = 1.0
         garbage: set[str] = set()
         for turn in range(6):

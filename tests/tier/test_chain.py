@@ -223,3 +223,29 @@ def test_a_leader_that_slept_while_the_chain_was_cleared_is_told(store: FaultySt
             await sleeper.chain.append(finished)
 
     run(work())
+
+
+@pytest.mark.parametrize("met", ["by probing", "by losing the number"])
+def test_what_a_killed_leader_left_is_safe_before_it_is_adopted(met: str) -> None:
+    """It died between making the name and syncing the directory; then the machine dies."""
+    store = FaultyStore(random.Random(1), files=True)
+
+    async def work() -> None:
+        killed, heir = Hand(store), Hand(store)
+        finished = await killed.pack({1: b"a"})
+        writing = asyncio.ensure_future(killed.chain.append(finished))
+        while chain_name(1) not in store.objects:
+            await asyncio.sleep(0.0001)
+        writing.cancel()
+        await asyncio.sleep(1)
+        assert store.unsynced == {chain_name(1)}
+        if met == "by probing":
+            assert await heir.chain.newest() == finished.manifest
+        else:
+            heir.op = 3
+            assert not (await heir.chain.append(await heir.pack({1: b"b"}))).mine
+        assert not store.unsynced
+        store.crash()
+        assert chain_name(1) in store.objects
+
+    run(work())
