@@ -4,7 +4,7 @@ The edges (`rpc`) implement these; tests may too. Every method that waits has a
 deadline of its own and raises Unavailable when it passes.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -249,6 +249,15 @@ class Loaded(Struct, frozen=True, kw_only=True):
     rows: Sequence[FileRow] = ()
 
 
+class Survey(Struct, frozen=True):
+    """What the chain's past asks of the next round."""
+
+    whole: bool = False
+    """Whether it should be whole: then what nobody can return to goes with it."""
+    rewrite: frozenset[int] = frozenset()
+    """Segments that are mostly dead: a whole round brings what lives there anew."""
+
+
 class Tier(Protocol):
     """The durable tier, as one agent reaches it.
 
@@ -264,6 +273,15 @@ class Tier(Protocol):
     async def look(self, number: int, *, epoch: int) -> Landed | None:
         """The manifest of a number, if there is one by now; the next round follows it. Raises
         Superseded if it is of another cluster or a later epoch."""
+        ...
+
+    async def survey(self, live_bytes: Mapping[int, int], *, thorough: bool) -> Survey:
+        """Looks at what the chain holds, with how much of each segment lives. A `thorough` one is
+        for the whole round that follows, which then names what is to be deleted."""
+        ...
+
+    async def clear(self, number: int) -> None:
+        """Deletes what the last manifest, of that number, says is to be deleted."""
         ...
 
     def draft(self, round_id: str) -> "Draft":
@@ -315,18 +333,9 @@ class Draft(Protocol):
         """The next entries since the manifest before."""
         ...
 
-    async def append(
-        self,
-        *,
-        change: int,
-        op: int,
-        time_ms: int,
-        last_file: int,
-        needed: Container[str] = (),
-    ) -> Landed:
+    async def append(self, *, change: int, op: int, time_ms: int, last_file: int) -> Landed:
         """Makes it the chain's next manifest, if that number is free: the answer is what has the
-        number then, which may be another round of the same epoch. A whole one may condemn objects
-        that no manifest needs any more, but none that is `needed`. Raises Superseded."""
+        number then, which may be another round of the same epoch. Raises Superseded."""
         ...
 
     async def abandon(self) -> None:

@@ -6,6 +6,7 @@ a manifest names it.
 
 from collections.abc import Sequence
 
+from diskless.agent.cold import cold_extent
 from diskless.agent.memory import Memory
 from diskless.agent.ports import Uploaded, Uploaders
 from diskless.agent.reader import Reader
@@ -13,6 +14,7 @@ from diskless.agent.tiers import Tiers
 from diskless.checksum import file_checksum
 from diskless.errors import CorruptData
 from diskless.model import AgentInfo, FileRecord, Stripe
+from diskless.namespace.tier import is_cold
 
 
 class Uploader:
@@ -33,10 +35,11 @@ class Uploader:
             return await tier.upload(files, number=number, name=name)
 
     async def read(self, record: FileRecord) -> bytes:
-        """All bytes of a file that has them in memory, verified once more."""
+        """All bytes of a file, wherever they are, verified once more."""
         if record.inline is not None:
             return record.inline
-        data = b"".join(await self._reader.read(record.extents))
+        extents = (cold_extent(record),) if is_cold(record) else record.extents
+        data = b"".join(await self._reader.read(extents))
         if len(data) != record.size or file_checksum(data) != record.checksum:
             raise CorruptData(f"file {record.id} fails its checksum: it is not brought to the tier")
         return data

@@ -5,9 +5,8 @@ chain at a time; every agent uploads and reads. To the chain a change's number i
 in the log.
 """
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Container, Iterable, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,6 +17,7 @@ from diskless.agent.ports import (
     Landed,
     Loaded,
     SegmentRow,
+    Survey,
     TierCounts,
     Uploaded,
 )
@@ -25,15 +25,14 @@ from diskless.errors import DamagedTier, DisklessError
 from diskless.identity.cipher import Cipher, read_key
 from diskless.model import TierOptions
 from diskless.namespace.views import TierPlace
-from diskless.tier import form, restore, retention, round
+from diskless.tier import form, restore, retention, round, sweep
 from diskless.tier import manifest as manifests
 from diskless.tier.chain import Chain
-from diskless.tier.collect import Plan
+from diskless.tier.collect import Ledger, Plan, plan
 from diskless.tier.manifest import Manifest, Stream
 from diskless.tier.read import read_file
 from diskless.tier.retention import Rule
 from diskless.tier.store import Metered, Missing, open_store
-from diskless.tier.sweep import Collector
 
 log = logging.getLogger(__name__)
 
@@ -52,17 +51,17 @@ class TierPort:
         cipher: Cipher | None = None,
         rules: Sequence[Rule] = (),
     ) -> None:
-        """`rules` say which states of the past are kept."""
+        """`rules` say which manifests are kept to return to, beside the newest."""
         self._store = store
         self._cluster = cluster
         self._name = name
         self._cipher = cipher
-        self._rules = rules
         self._chain: Chain | None = None
+        self._rules = rules
         self._after: Manifest | None = None
-        self._collector: Collector | None = None
-        self._condemned: Manifest | None = None
-        self._clearing: set[asyncio.Task[None]] = set()
+        self._ledger: Ledger | None = None
+        self.plan: Plan | None = None
+        """What the next whole round says of the past."""
 
     @property
     def uri(self) -> str:
@@ -76,8 +75,9 @@ class TierPort:
 
     async def look(self, number: int, *, epoch: int) -> Landed | None:
         if self._chain is None or self._chain.epoch != epoch:
-            self._chain, self._after = self._begin(epoch), None
-            self._collector, self._condemned = Collector(self._chain, self._rules), None
+            self._chain, self._after, self._ledger = self._begin(epoch), None, None
+        if self._after is None or number != self._after.number + 1:
+            self._ledger = None  # others may have gone on meanwhile
         if number == 0:
             self._after = None
             return None  # a chain that is to begin
@@ -95,9 +95,26 @@ class TierPort:
         return _landed(found, rows)
 
     def _follow(self, manifest: Manifest) -> None:
-        assert self._collector is not None
-        self._after = manifest
-        self._collector.landed(manifest)
+        self._after, self.plan = manifest, None
+        if self._ledger is not None:
+            self._ledger.add(manifest)
+
+    async def survey(self, live_bytes: Mapping[int, int], *, thorough: bool) -> Survey:
+        self.plan = None
+        if self._after is None or self._chain is None:
+            return Survey(whole=True)
+        if self._ledger is None:
+            self._ledger = await sweep.load_ledger(self._chain, self._after)
+        listed: list[str] = []
+        if thorough:
+            listed += await self._store.names(manifests.SEGMENTS)
+            listed += await self._store.names(manifests.CHAIN)
+        found = plan(self._ledger, self._rules, live_bytes=live_bytes, listed=listed)
+        self.plan = found if thorough else None
+        return Survey(found.whole, frozenset(found.rewrite))
+
+    def ledger_pieces(self) -> list[bytes]:
+        return list(self._ledger.encode()) if self._ledger is not None else []
 
     def _begin(self, epoch: int) -> Chain:
         return Chain(
@@ -106,7 +123,6 @@ class TierPort:
 
     def draft(self, round_id: str) -> "ChainDraft":
         assert self._chain is not None, "nobody has looked at the chain yet"
-        self._clear()
         return ChainDraft(self, round.Round(self._chain, self._after, round_id=round_id))
 
     async def append(self, finished: round.Finished) -> Landed:
@@ -115,46 +131,21 @@ class TierPort:
         appended = await self._chain.append(finished)
         if appended.mine:
             self._follow(appended.manifest)
-            self._condemned = appended.manifest if appended.manifest.doomed else None
             return _landed(appended.manifest, finished.rows)
         found = await self.look(appended.manifest.number, epoch=self._chain.epoch)
         assert found is not None
         return found
 
-    # -- the past -------------------------------------------------------------------
-
-    async def plan(self) -> Plan | None:
-        """What the next manifest, a whole one, says of the past; None if that is too damaged to
-        be known, and then it all stays."""
-        if self._after is None or self._collector is None:
-            return None
+    async def clear(self, number: int) -> None:
+        """Deletes what the manifest of that number, the last one, has doomed. What is left over
+        is found by a later listing."""
+        chain, manifest = self._chain, self._after
+        if chain is None or manifest is None or manifest.number != number or not manifest.doomed:
+            return
         try:
-            return await self._collector.plan(self._after)
-        except DamagedTier as error:
-            log.warning("nothing of the tier is collected error=%s", error)
-            return None
-
-    def pieces(self) -> Iterable[bytes]:
-        """The past as a whole manifest carries it on."""
-        return self._collector.pieces() if self._collector is not None else ()
-
-    def _clear(self) -> None:
-        """Deletes what the last whole manifest has condemned: in the background, and only now
-        that the horizon has reached it. What is left is found again by a later listing."""
-        manifest, self._condemned = self._condemned, None
-        if manifest is not None and self._collector is not None:
-            task = asyncio.create_task(self._delete(self._collector, manifest))
-            self._clearing.add(task)
-            task.add_done_callback(self._clearing.discard)
-
-    async def _delete(self, collector: Collector, manifest: Manifest) -> None:
-        try:
-            await collector.clear(manifest)
-            log.info(
-                "garbage deleted manifest=%d objects=%d", manifest.number, len(manifest.doomed)
-            )
-        except DisklessError as error:
-            log.warning("garbage not deleted manifest=%d error=%s", manifest.number, error)
+            await sweep.carry_out(chain, manifest)
+        except* DisklessError as errors:
+            log.warning("garbage not deleted manifest=%d error=%s", number, errors.exceptions[0])
 
     # -- bytes ----------------------------------------------------------------------
 
@@ -235,27 +226,19 @@ class ChainDraft:
     async def add_journal(self, entries: Sequence[bytes]) -> None:
         await self._round.add(Stream.JOURNAL, msgspec.msgpack.encode(entries))
 
-    async def append(
-        self,
-        *,
-        change: int,
-        op: int,
-        time_ms: int,
-        last_file: int,
-        needed: Container[str] = (),
-    ) -> Landed:
-        past = await self._port.plan() if self._whole else None
-        if self._whole:
-            for piece in self._port.pieces():
+    async def append(self, *, change: int, op: int, time_ms: int, last_file: int) -> Landed:
+        told = self._port.plan if self._whole else None
+        if told is not None:
+            for piece in self._port.ledger_pieces():
                 await self._round.add(Stream.LEDGER, piece)
-        begins = self._round.after is None
+        points = None if self._round.after is not None else ()
         finished = await self._round.finish(
             op=change,
             time_ms=time_ms,
             last_file=last_file,
             whole=self._whole,
-            points=past.points if past is not None else () if begins else None,
-            doomed=[name for name in past.doomed if name not in needed] if past else (),
+            points=told.points if told is not None else points,
+            doomed=told.doomed if told is not None else (),
         )
         landed = await self._port.append(finished)
         if landed.round_id != self.round_id:

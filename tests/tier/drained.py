@@ -35,6 +35,7 @@ from diskless.namespace.state import NamespaceState
 from diskless.namespace.tree import File
 from diskless.namespace.views import tier_place
 from diskless.tier.chain import Chain
+from diskless.tier.manifest import Manifest
 from diskless.tier.port import TierPort
 from diskless.tier.restore import resuming
 from diskless.tier.store import Metered
@@ -115,18 +116,18 @@ class Cluster:
         kind = rng.random()
         if kind < 0.6:
             files = []
-            for chosen in {path, other} if rng.random() < 0.2 else {path}:
+            for chosen in sorted({path, other}) if rng.random() < 0.2 else [path]:
                 data = rng.randbytes(rng.choice((0, 3, 40, 120)))
                 files.append(c.NewFile(chosen, len(data), file_checksum(data), data))
             return c.Commit((), (c.Put(*who, True, tuple(files)),))
         if kind < 0.7:
-            return c.Delete(*who, rng.choice((path, path[:2])), True)
+            return c.Delete(*who, rng.choice((path, path[:2], "/x")), True)
         if kind < 0.8:
-            return c.Rename(*who, rng.choice((path, path[:2])), other, True)
+            return c.Rename(*who, path, other, True)
         if kind < 0.85:
-            return c.CreateSnapshot(*who, (path[:2],), "")
+            return c.CreateSnapshot(*who, (path[:2],), f"s{rng.randrange(3)}")
         if kind < 0.88:
-            return c.Clone(*who, path[:2], f"{other[:2]}/c")
+            return c.Clone(*who, rng.choice((path[:2], f"{path[:2]}/.snapshot/s1")), "/x")
         if kind < 0.9:
             return c.DeleteSnapshots(*who, path[:2], (f"s{rng.randrange(3)}",))
         if kind < 0.95 and self.state.tier.attached:
@@ -136,21 +137,18 @@ class Cluster:
 
     async def clients(self) -> None:
         while True:
-            await asyncio.sleep(self.rng.random() * 0.4)
+            await asyncio.sleep(self.rng.random())
             for _ in range(self.rng.choice((1, 1, 4))):
                 command = self.act()
                 last = self.state.last_file
                 results = self.commit(command)
-                self._remember(command, last)
+                self._remember(last)
                 if any(isinstance(result, c.Done) for result in results[0]):
                     self.tasks.append(asyncio.create_task(self._acknowledge(command)))
 
-    def _remember(self, command: c.Command, last: int) -> None:
+    def _remember(self, last: int) -> None:
         for id_ in range(last + 1, self.state.last_file + 1):
             self.bytes[id_] = self.state.files[id_].record.inline or b""
-        change = self.state.tier.change
-        if self.state.tier.attached:
-            self.moments[change] = moment_of(self.state, self.bytes)
 
     async def _acknowledge(self, command: c.Command) -> None:
         """Holds the answer as a leader does; a client asks again while it is not durable."""
@@ -286,7 +284,7 @@ def moment_of(state: NamespaceState, known: dict[int, bytes]) -> Moment:
                     kept.add(node.record.id)
     for path, id_ in seen.items():
         inline = state.files[id_].record.inline
-        every[path] = known[id_] if id_ in known else inline or b""
+        every[path] = known.get(id_, inline or b"")
         if id_ in kept:
             durable[path] = every[path]
     return every, durable
@@ -307,32 +305,27 @@ async def restore(rng: random.Random, store: FaultyStore, before: Cluster, numbe
             break
         except StoreDown:
             await asyncio.sleep(1)
-    for machine in after.machines:
-        while True:
-            try:
-                await restoring.restore(
-                    machine.state, after.port(), uri=URI, number=won.number, epoch=won.epoch,
-                    options=before.state.tier.options, rewound=False,
-                )  # fmt: skip
-                break
-            except StoreDown:
-                machine.__init__()  # type: ignore[misc]
-                await asyncio.sleep(1)
-    await check(rng, store, before, after, won.op)
+    await load(after, before, won)
+    await check(store, before, after, won.op)
     return after
 
 
-async def check(
-    rng: random.Random, store: FaultyStore, before: Cluster, after: Cluster, change: int
-) -> None:
+async def load(after: Cluster, before: Cluster, won: Manifest) -> None:
+    after.store.faults = Faults()  # whoever cannot read begins anew, which finds nothing more
+    for machine in after.machines:
+        await restoring.restore(
+            machine.state, after.port(), uri=URI, number=won.number, epoch=won.epoch,
+            options=before.state.tier.options, rewound=False,
+        )  # fmt: skip
+
+
+async def check(store: FaultyStore, before: Cluster, after: Cluster, change: int) -> None:
     if change < before.announced:
         raise Violation(f"restored {change}, announced {before.announced}")
     if change < before.acknowledged:
         raise Violation(f"restored {change}, acknowledged {before.acknowledged}")
     if change not in before.moments:
         raise Violation(f"restored {change}, which is no position that there was")
-    store.faults = Faults()
-    store.away = False
     port = after.port()
     for id_ in [id_ for id_, file in after.state.files.items() if file.record.size]:
         record = after.state.files[id_].record
@@ -408,12 +401,7 @@ async def overlap(rng: random.Random, store: FaultyStore, before: Cluster, numbe
             break
         except StoreDown:
             await asyncio.sleep(1)
-    store.faults = Faults()
-    for machine in after.machines:
-        await restoring.restore(
-            machine.state, after.port(), uri=URI, number=won.number, epoch=won.epoch,
-            options=before.state.tier.options, rewound=False,
-        )  # fmt: skip
+    await load(after, before, won)
     for _ in range(200):
         await asyncio.sleep(1)
         if before.ended:
@@ -421,7 +409,7 @@ async def overlap(rng: random.Random, store: FaultyStore, before: Cluster, numbe
     else:
         raise Violation("the old cluster goes on")
     await before.die()
-    await check(rng, store, before, after, won.op)
+    await check(store, before, after, won.op)
     return after
 
 

@@ -116,6 +116,8 @@ class Whole(Struct, kw_only=True):
     """Of a whole picture, what was found on the way."""
 
     moment: Moment
+    rewrite: frozenset[int] = frozenset()
+    """Segments whose files are to be brought anew."""
     rows: list[FileRow] = []
     records: list[FileRecord] = []
     """Files that the tier lacks."""
@@ -141,12 +143,16 @@ async def durable_ids(state: NamespaceState) -> set[int] | None:
 
 
 def sort_files(state: NamespaceState, chunk: bytes, wanted: set[int] | None, whole: Whole) -> None:
-    """Notes the files of a picture's chunk: where they lie, or that they are to be brought."""
+    """Notes the files of a picture's chunk: where they lie, or that they are to be brought.
+
+    What lies in the tier stays named, whether or not it is wanted: else it would be garbage, and
+    the namespace would still believe that it is there.
+    """
     for id_, size, _, _ in picture.files_of(chunk):
-        if not size or (wanted is not None and id_ not in wanted):
+        if not size:
             continue
         place = state.tier.place(id_)
-        if place is None:
-            whole.records.append(state.files[id_].record)
-        else:
+        if place is not None and place.segment not in whole.rewrite:
             whole.rows.append((id_, place.segment, place.offset, place.stored_bytes, place.flags))
+        elif place is not None or wanted is None or id_ in wanted:
+            whole.records.append(state.files[id_].record)

@@ -10,7 +10,7 @@ of the same epoch has appended. Whoever finds a later epoch in the chain stops f
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -55,7 +55,9 @@ class Limits(Struct, frozen=True):
     small_bytes: int = 4 << 20
     """A round with fewer bytes of files is one object."""
     segment_bytes: int = 16 << 20
-    whole_after: int = 1000
+    survey_after: int = 32
+    """Rounds between two looks at what the chain holds."""
+    whole_after: int = 256
     whole_after_bytes: int = 32 << 20
     """Manifests, and bytes of journals in them, after which one is whole again."""
 
@@ -304,6 +306,10 @@ class Drainer:
         )
         if due or not self._world.journal.covers(tier.horizon_change):
             return False
+        if self.rounds % limits.survey_after == limits.survey_after - 1:
+            survey = await self._tier.survey(self._live_bytes(), thorough=False)
+            if survey.whole:
+                return False
         self.collecting = True
         found = await cut.increment(self._state, self._world.journal)
         if found is None:
@@ -317,17 +323,20 @@ class Drainer:
     async def _whole(self, draft: Draft) -> None:
         """A picture of one moment, which is marked, so that nothing of it goes meanwhile."""
         self.collecting = False
+        survey = await self._tier.survey(self._live_bytes(), thorough=True)
         await self._do(c.Mark())
         try:
-            whole = await self._paint(draft)
-            # A path that asks for memory now may be durable again: then these places count.
-            needed = {segment.name for _, segment in self._state.tier.segments.items()}
-            await self._append(draft, whole.moment, known=whole.rows, needed=needed)
+            whole = await self._paint(draft, survey.rewrite)
+            await self._append(draft, whole.moment, known=whole.rows)
         finally:
             with suppress(DisklessError):  # else the next leader does it, or the next mark
                 await self._do(c.Unmark())
 
-    async def _paint(self, draft: Draft) -> cut.Whole:
+    def _live_bytes(self) -> dict[int, int]:
+        segments = self._state.tier.segments
+        return {number: segment.live_bytes for number, segment in segments.items()}
+
+    async def _paint(self, draft: Draft, rewrite: frozenset[int]) -> cut.Whole:
         state = self._state
         marked = state.marked
         if marked is None:
@@ -340,7 +349,8 @@ class Drainer:
                     op=marked.op,
                     time_ms=marked.time_ms,
                     last_file=marked.last_file,
-                )
+                ),
+                rewrite=rewrite,
             )
             for chunk in picture.rows(state):
                 cut.sort_files(state, chunk, wanted, whole)
@@ -354,25 +364,19 @@ class Drainer:
         await self._bring(draft, whole.records)
         return whole
 
-    async def _append(
-        self,
-        draft: Draft,
-        moment: cut.Moment,
-        known: Sequence[FileRow],
-        needed: Container[str] = (),
-    ) -> None:
+    async def _append(self, draft: Draft, moment: cut.Moment, known: Sequence[FileRow]) -> None:
         landed = await draft.append(
             change=moment.change,
             op=moment.op,
             time_ms=moment.time_ms,
             last_file=moment.last_file,
-            needed=needed,
         )
         had = {row[0] for row in known}
         rows = [row for row in landed.rows if row[0] not in had]
         await self._announce(landed, landed.segments, rows)
         if landed.round_id != draft.round_id:
             raise RoundEnded(f"manifest {landed.number} is of an earlier leader")
+        await self._tier.clear(landed.number)
 
     # -- bytes ----------------------------------------------------------------------
 
