@@ -134,16 +134,25 @@ class Ledger:
         """All objects that these manifests need; and the segments of the newest one."""
         names: set[str] = set()
         wanted = set(points)
-        tips = wanted - {known.previous for known in self.manifests.values() if not known.whole}
+        seen: set[int] = set()
         last: dict[int, SegmentRow] = {}
-        for tip in sorted(tips | wanted):
+        for tip in sorted(wanted, reverse=True):
+            if tip in seen:
+                continue
             held: dict[int, SegmentRow] = {}
+            fresh: dict[int, SegmentRow] = {}  # of these, what no point of the run has named yet
             for known in reversed(self.run(tip)):
+                seen.add(known.number)
                 names.update((chain_name(known.number), *known.streams))
-                held.update((row.number, row) for row in known.segments)
+                rows = {row.number: row for row in known.segments}
+                held.update(rows)
+                fresh.update(rows)
                 for number in known.dropped:
                     held.pop(number, None)
-            names.update(row.name for row in held.values())
+                    fresh.pop(number, None)
+                if known.number in wanted:
+                    names.update(row.name for row in fresh.values())
+                    fresh.clear()
             if tip == self.newest:
                 last = held
         return names, last

@@ -11,9 +11,12 @@ from diskless.tier.chain import Chain
 from diskless.tier.collect import Ledger, Plan, plan
 from diskless.tier.manifest import CHAIN, SEGMENTS, Manifest, Stream, number_of
 from diskless.tier.retention import Rule
+from diskless.tier.work import aside
 
 DELETES_MAX = 8
 """How many are under way at once."""
+ROW_BYTES = 128
+"""Planning takes as long for a manifest, or a name, as other work for so many bytes."""
 
 
 async def carry_out(chain: Chain, manifest: Manifest) -> None:
@@ -58,7 +61,10 @@ class Collector:
         if listing:
             for prefix in (CHAIN, SEGMENTS):
                 listed += await self._chain.store.names(prefix)
-        return plan(self.ledger, self._rules, live_bytes=live_bytes, listed=listed)
+        size = ROW_BYTES * (len(self.ledger.manifests) + len(listed))
+        return await aside(
+            size, plan, self.ledger, self._rules, live_bytes=live_bytes, listed=listed
+        )
 
     def landed(self, manifest: Manifest) -> None:
         if self.ledger is not None and self.ledger.newest + 1 == manifest.number:
