@@ -25,14 +25,15 @@ from diskless.errors import DamagedTier, DisklessError
 from diskless.identity.cipher import Cipher, read_key
 from diskless.model import TierOptions
 from diskless.namespace.views import TierPlace
-from diskless.tier import form, restore, retention, round, sweep
+from diskless.tier import form, restore, retention, round
 from diskless.tier import manifest as manifests
 from diskless.tier.chain import Chain
-from diskless.tier.collect import Ledger, Plan, plan
+from diskless.tier.collect import Plan
 from diskless.tier.manifest import Manifest, Stream
 from diskless.tier.read import read_file
 from diskless.tier.retention import Rule
 from diskless.tier.store import Metered, Missing, open_store
+from diskless.tier.sweep import Collector
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class TierPort:
         self._chain: Chain | None = None
         self._rules = rules
         self._after: Manifest | None = None
-        self._ledger: Ledger | None = None
+        self._collector: Collector | None = None
         self.plan: Plan | None = None
         """What the next whole round says of the past."""
 
@@ -75,9 +76,8 @@ class TierPort:
 
     async def look(self, number: int, *, epoch: int) -> Landed | None:
         if self._chain is None or self._chain.epoch != epoch:
-            self._chain, self._after, self._ledger = self._begin(epoch), None, None
-        if self._after is None or number != self._after.number + 1:
-            self._ledger = None  # others may have gone on meanwhile
+            self._chain, self._after = self._begin(epoch), None
+            self._collector = Collector(self._chain, self._rules)
         if number == 0:
             self._after = None
             return None  # a chain that is to begin
@@ -96,25 +96,24 @@ class TierPort:
 
     def _follow(self, manifest: Manifest) -> None:
         self._after, self.plan = manifest, None
-        if self._ledger is not None:
-            self._ledger.add(manifest)
+        if self._collector is not None:
+            self._collector.landed(manifest)
 
     async def survey(self, live_bytes: Mapping[int, int], *, thorough: bool) -> Survey:
         self.plan = None
-        if self._after is None or self._chain is None:
+        if self._after is None or self._collector is None:
             return Survey(whole=True)
-        if self._ledger is None:
-            self._ledger = await sweep.load_ledger(self._chain, self._after)
-        listed: list[str] = []
-        if thorough:
-            listed += await self._store.names(manifests.SEGMENTS)
-            listed += await self._store.names(manifests.CHAIN)
-        found = plan(self._ledger, self._rules, live_bytes=live_bytes, listed=listed)
+        try:
+            found = await self._collector.plan(self._after, live_bytes, listing=thorough)
+        except DamagedTier as error:
+            log.warning("nothing of the tier is collected error=%s", error)
+            return Survey()
         self.plan = found if thorough else None
         return Survey(found.whole, frozenset(found.rewrite))
 
     def ledger_pieces(self) -> list[bytes]:
-        return list(self._ledger.encode()) if self._ledger is not None else []
+        """The chain's past, as a whole manifest carries it on."""
+        return list(self._collector.pieces()) if self._collector is not None else []
 
     def _begin(self, epoch: int) -> Chain:
         return Chain(
@@ -139,13 +138,15 @@ class TierPort:
     async def clear(self, number: int) -> None:
         """Deletes what the manifest of that number, the last one, has doomed. What is left over
         is found by a later listing."""
-        chain, manifest = self._chain, self._after
-        if chain is None or manifest is None or manifest.number != number or not manifest.doomed:
+        collector, manifest = self._collector, self._after
+        if collector is None or manifest is None or manifest.number != number:
+            return
+        if not manifest.doomed:
             return
         try:
-            await sweep.carry_out(chain, manifest)
-        except* DisklessError as errors:
-            log.warning("garbage not deleted manifest=%d error=%s", number, errors.exceptions[0])
+            await collector.clear(manifest)
+        except DisklessError as error:
+            log.warning("garbage not deleted manifest=%d error=%s", number, error)
 
     # -- bytes ----------------------------------------------------------------------
 

@@ -60,6 +60,10 @@ class Violation(AssertionError):
 class Cluster:
     """One epoch of a cluster."""
 
+    drainer_type = Drainer
+    backlog_type = Backlog
+    """What mutants take the place of."""
+
     def __init__(self, rng: random.Random, store: FaultyStore, name: str) -> None:
         self.rng = rng
         self.store = store
@@ -204,8 +208,8 @@ class Leader:
         port = cluster.port()
         self.port = port
         loop = asyncio.get_running_loop()
-        self.backlog = Backlog(world=self, now_s=loop.time)
-        self.drainer = Drainer(
+        self.backlog = cluster.backlog_type(world=self, now_s=loop.time)
+        self.drainer = cluster.drainer_type(
             world=self,
             tiers=Tiers(
                 open_tier=lambda uri, options: port,

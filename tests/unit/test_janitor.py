@@ -28,7 +28,8 @@ class Unlisted(dict[str, Entry]):
         return self.__iter__()
 
 
-def test_reaping_looks_at_what_is_reaped_alone() -> None:
+def reap(**with_parts: Any) -> tuple[NamespaceState, list[tuple[int, list[str]]]]:
+    """One look of a janitor at a state with a dead stripe and a live one: what it dropped."""
     state = NamespaceState()
     dropped: list[tuple[int, list[str]]] = []
 
@@ -57,7 +58,25 @@ def test_reaping_looks_at_what_is_reaped_alone() -> None:
         "holders": SimpleNamespace(drop=drop),
         "rewriter": None,
     }
-    janitor = Janitor(roster=roster, pulses={}, damaged=frozenset, tuning=Tuning(), **parts)
+    parts |= {"pulses": {}} | with_parts
+    janitor = Janitor(roster=roster, damaged=frozenset, tuning=Tuning(), **parts)
     asyncio.run(janitor.reap())
+    return state, dropped
+
+
+def test_reaping_looks_at_what_is_reaped_alone() -> None:
+    state, dropped = reap()
     assert sorted(dropped) == [(slot, ["0.1.1"]) for slot in range(3)]
     assert state.ledger.live("0.1.2") is not None
+
+
+def test_nothing_is_reaped_while_a_round_may_need_it_unless_memory_is_short() -> None:
+    ended: list[bool] = []
+    drainer = SimpleNamespace(collecting=True, end_round=lambda: ended.append(True))
+    assert reap(drainer=drainer)[1] == []
+    assert not ended
+    full = {0: SimpleNamespace(bytes_used=95, bytes_max=100)}
+    assert len(reap(drainer=drainer, pulses=full)[1]) == 3
+    assert ended
+    drainer.collecting = False
+    assert len(reap(drainer=drainer)[1]) == 3

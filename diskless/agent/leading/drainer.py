@@ -358,9 +358,8 @@ class Drainer:
                 await asyncio.sleep(0)
         except picture.MarkGone as error:
             raise RoundEnded(str(error)) from None
-        for number, segment in whole.segments(state).items():
-            rows = tuple(row for row in whole.rows if row[1] == number)
-            draft.name(Uploaded(*segment, rows))
+        for uploaded in whole.segments(state):
+            draft.name(uploaded)
         await self._bring(draft, whole.records)
         return whole
 

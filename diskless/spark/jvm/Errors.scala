@@ -28,6 +28,7 @@ private[spark] object Errors {
   val Garbled = "Garbled"
   val NoCluster = "NoCluster"
   val NoQuorum = "NoQuorum"
+  val NotDurable = "NotDurable"
   val NotFound = "NotFound"
   val PathIsDirectory = "PathIsDirectory"
   val PathIsFile = "PathIsFile"
@@ -41,10 +42,10 @@ private[spark] object Errors {
 
   /** With these an agent says that it is well, and cannot reach who could help; or that what
     * reaches it is damaged. */
-  val Hindrances: Set[String] = Set(Unavailable, NoQuorum, "NotLeader", Garbled)
+  val Hindrances: Set[String] = Set(Unavailable, NoQuorum, NotDurable, "NotLeader", Garbled)
 
   /** These say why the cluster cannot answer now; others only that it does not. */
-  val Causes: Set[String] = Set(NoQuorum, ShardsAway)
+  val Causes: Set[String] = Set(NoQuorum, ShardsAway, NotDurable)
 
   def unavailable(message: String, cause: Throwable = null): DisklessException =
     new DisklessException(Unavailable, message, retryable = true, cause)

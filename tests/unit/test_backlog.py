@@ -1,0 +1,133 @@
+"""The lag, who is slowed down because of it, and whose answers wait."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from diskless import policy
+from diskless.agent.leading.backlog import SLOW_S_MAX, Backlog
+from diskless.checksum import file_checksum
+from diskless.errors import NotDurable, Superseded, Unavailable
+from diskless.model import TierOptions
+from diskless.namespace import commands as c
+from diskless.namespace.replication.machine import NamespaceMachine
+
+LAG_MAX_S = 10.0
+
+
+class World:
+    """A namespace with a tier, and a clock."""
+
+    def __init__(self) -> None:
+        self.machine = NamespaceMachine()
+        self.now_s = 100.0
+        self.op = 0
+        self.sequence = 0
+        options = TierOptions(lag_max_s=LAG_MAX_S)
+        self.apply(c.AttachTier("file:///t", 1, 0, "", options))
+        self.session = self.apply(c.OpenSession("me")).number
+        self.move_horizon()
+        self.backlog = Backlog(world=self, now_s=lambda: self.now_s)
+        self.backlog.begin()
+
+    @property
+    def state(self) -> Any:
+        return self.machine.state
+
+    def apply(self, command: c.Command) -> Any:
+        self.op += 1
+        return self.machine.apply(self.op, 1000 * self.op, 1000 * self.op, c.encode(command))[0]
+
+    def put(self, path: str, size: int = 10) -> c.Commit:
+        self.sequence += 1
+        data = bytes(size)
+        file = c.NewFile(path, size, file_checksum(data), data)
+        command = c.Commit((), (c.Put(self.session, self.sequence, True, (file,)),))
+        assert self.apply(command).changed
+        return command
+
+    def move_horizon(self) -> None:
+        tier = self.state.tier
+        self.apply(c.Horizon(1, tier.number + 1, tier.change, self.op, 0, self.state.last_file))
+
+
+def test_the_lag_is_what_is_beyond_the_horizon() -> None:
+    world = World()
+    assert world.backlog.lag().commands == 0
+    world.backlog.after(world.put("/a", 100))
+    world.now_s += 2
+    world.backlog.after(world.put("/b", 50))
+    lag = world.backlog.lag()
+    assert (lag.seconds, lag.commands, lag.bytes) == (2.0, 2, 150)
+    world.move_horizon()
+    world.backlog.moved()
+    lag = world.backlog.lag()
+    assert (lag.seconds, lag.commands, lag.bytes) == (0.0, 0, 0)
+
+
+@pytest.mark.parametrize(("share", "slow"), [(0.4, 0.0), (0.75, 0.5), (1.0, 1.0), (9.0, 2.0)])
+def test_writers_are_slowed_the_more_the_nearer_the_lag_is_to_its_bound(
+    share: float, slow: float
+) -> None:
+    world = World()
+    world.backlog.after(world.put("/a"))
+    world.now_s += share * LAG_MAX_S
+    assert max(world.backlog._slow_s(), 0.0) == pytest.approx(slow * SLOW_S_MAX)
+
+
+def test_nobody_is_slowed_while_the_tier_is_silent_nor_where_memory_is_asked_for() -> None:
+    world = World()
+    world.apply(c.SetPolicy("/m", policy.DURABILITY, policy.MEMORY))
+    world.backlog.after(world.put("/a"))
+    world.now_s += LAG_MAX_S
+    durable, fleeting = world.put("/b"), world.put("/m/c")
+    held = world.backlog.before(durable)
+    assert held is not None
+    held.close()  # type: ignore[attr-defined]
+    assert world.backlog.before(fleeting) is None
+    world.backlog.failing = True
+    assert world.backlog.before(durable) is None
+
+
+def test_a_sync_answer_waits_for_the_horizon_and_no_other_does() -> None:
+    async def check() -> None:
+        world = World()
+        world.apply(c.SetPolicy("/s", policy.DURABILITY, policy.SYNC))
+        assert world.backlog.after(world.put("/a")) is None
+        held = world.backlog.after(world.put("/s/1"))
+        assert held is not None
+        task = asyncio.ensure_future(held)
+        await asyncio.sleep(0)
+        assert world.backlog.waiting == 1
+        world.move_horizon()
+        world.backlog.moved()
+        await task
+
+    asyncio.run(check())
+
+
+def test_an_answer_that_is_not_durable_in_time_says_how_far_the_tier_is_behind() -> None:
+    async def check() -> None:
+        world = World()
+        world.put("/a", 2048)
+        world.backlog.note()
+        world.now_s += 3
+        with pytest.raises(NotDurable, match=r"3\.0 s, 1 commands and 2\.0 KiB behind"):
+            await world.backlog.reach(world.state.tier.change, 0.01)
+
+    asyncio.run(check())
+
+
+def test_whoever_waits_hears_that_another_leads_or_that_all_is_over() -> None:
+    async def check() -> None:
+        for end, error in ((Backlog.leave, Unavailable), (None, Superseded)):
+            world = World()
+            world.put("/a")
+            task = asyncio.ensure_future(world.backlog.reach(world.state.tier.change, 10))
+            await asyncio.sleep(0)
+            end(world.backlog) if end else world.backlog.end(Superseded("another"))
+            with pytest.raises(error):
+                await task
+
+    asyncio.run(check())
