@@ -13,48 +13,45 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from diskless.client import descriptor
 from diskless.client.descriptor import Descriptor
-from diskless.config import ClusterSettings, format_bytes
+from diskless.config import ClusterSettings
 from diskless.errors import (
     BadRequest,
     ClusterExists,
     DisklessError,
     FilesExist,
     LaunchFailed,
-    Unavailable,
 )
 from diskless.identity import keyfile
 from diskless.identity.certificates import make_authority
 from diskless.identity.claims import make_root
 from diskless.launch import (
     certify,
+    ending,
     parking,
     private_ray,
     ray_link,
     rundir,
     running,
     seats,
-    sessions,
     tiers,
 )
 from diskless.launch.record import (
     RayRecord,
     advice_for_dead,
-    name_option,
     record_of,
     refuse_dead,
     refuse_without_key,
     refuse_without_ray,
     tier_of,
 )
-from diskless.launch.running import Progress, Started, ask_status
-from diskless.model import parse_slot, slot_name
+from diskless.launch.running import Progress, Started
+from diskless.model import slot_name
 from diskless.protocol.messages import Peer
 
 if TYPE_CHECKING:
@@ -63,8 +60,6 @@ if TYPE_CHECKING:
     from diskless.protocol.messages import Flushed
     from diskless.tier.restore import At
 
-RESET_TIMEOUT_S = 20.0
-"""How long a cluster may take to say how it is before it counts as dead and loses its files."""
 LOCK_TIMEOUT_S = 120.0
 LOCK_POLL_S = 0.1
 
@@ -98,8 +93,8 @@ def up(
         if known is not None and reset:
             refuse_without_ray(known)
             refuse_without_key(known)
-            _refuse_to_reset(known)
-            _end(known)
+            ending.refuse_to_reset(known)
+            ending.end(known)
         elif known is not None:
             refuse_without_key(known)
             return running.join(known, settings, ray_address, progress or _silent)
@@ -134,8 +129,8 @@ def down(
         if keeps:
             parking.drain(known, draining)
         elif not discard:
-            _refuse_to_lose(known)
-        _end(known)
+            ending.refuse_to_lose(known)
+        ending.end(known)
         if keeps:
             parking.park(known)
         return keeps
@@ -211,7 +206,7 @@ def _restore(
     begun = _describe(settings, ray_address, secrets.token_hex(8))
     if known is not None:
         if not known.parked:
-            _end(known)
+            ending.end(known)
         begun = parking.unpark(known, begun)
     try:
         return _start(begun, at, progress)
@@ -236,7 +231,7 @@ def _start(known: Descriptor, restore: "At | None", progress: Progress) -> Start
         return _start_agents(known, restoring, advice, progress)
     except BaseException:
         with suppress(DisklessError):  # What is left, `down` can find by the descriptor.
-            _end(descriptor.load(known.name))
+            ending.end(descriptor.load(known.name))
         raise
     finally:
         ray_link.detach()
@@ -349,102 +344,6 @@ def _peer(state: "AgentState") -> Peer:
     return Peer(
         slot=state.slot, gateway=state.gateway, socket=state.socket, host=state.host, up=True
     )
-
-
-# Ending.
-
-
-def _refuse_to_lose(known: Descriptor) -> None:
-    if not known.gateways:
-        return  # It never came up, so nothing was stored.
-    advice = f"`diskless down --discard{name_option(known.name)}` ends it all the same"
-    try:
-        status = ask_status(known)
-    except DisklessError as error:
-        raise FilesExist(
-            f"cluster {known.name!r} cannot say whether it holds files ({error.reason}): {advice}"
-        ) from error
-    files = status.files
-    if files:
-        raise FilesExist(
-            f"cluster {known.name!r} holds {files} file{'s' if files > 1 else ''}, "
-            f"{format_bytes(status.bytes_logical)}, which would be lost: copy what you need "
-            f"with `diskless get -r`; {advice}"
-        )
-
-
-def _refuse_to_reset(known: Descriptor) -> None:
-    """Returns if the cluster is dead, or alive and empty."""
-    if not known.gateways:
-        return
-    try:
-        files = ask_status(known, timeout_s=RESET_TIMEOUT_S).files
-    except Unavailable:
-        return
-    if files:
-        raise FilesExist(
-            f"cluster {known.name!r} is alive and holds {files} file{'s' if files > 1 else ''}, "
-            "which --reset does not destroy: "
-            f"`diskless down --discard{name_option(known.name)}` does"
-        )
-
-
-def _end(known: Descriptor) -> None:
-    record = record_of(known)
-    if record.own:
-        _end_own(known, record)
-    else:
-        _end_attached(known, record)
-    descriptor.remove(known.name)
-
-
-def _end_own(known: Descriptor, record: RayRecord) -> None:
-    if record.holder.pid and not record.here:
-        raise BadRequest(f"cluster {known.name!r} runs on {record.host}: run `diskless down` there")
-    ray_link.detach()
-    if record.holder.pid:
-        sessions.stop(record.holder)
-    rundir.clear_run_dir(known.cluster)
-    token = record.token or descriptor.home() / f"{known.name}.token"
-    Path(token).unlink(missing_ok=True)
-
-
-def _end_attached(known: Descriptor, record: RayRecord) -> None:
-    """Only what is ours: our actors, our placement group, our directories."""
-    if not record.address:
-        return  # We were never connected.
-    try:
-        ray_link.attach(record, f"diskless-{known.name}")
-    except Unavailable:
-        rundir.clear_run_dir(known.cluster)  # Agents end with their Ray.
-        return
-    try:
-        from diskless.launch import agents
-
-        if record.adopting:
-            _refuse_to_orphan(known)
-        agents.end_all(agents.identity_of(known))
-    finally:
-        ray_link.detach()
-    rundir.clear_run_dir(known.cluster)
-
-
-def _refuse_to_orphan(known: Descriptor) -> None:
-    """Raises LaunchFailed if agents would go on under a Ray that nothing here remembers."""
-    from diskless.launch.adopt import strangers_to
-
-    try:
-        status = ask_status(known)
-    except DisklessError:
-        return  # Nobody is left who would go on serving.
-    up = {parse_slot(a.slot) for a in status.agents if a.is_there()}
-    left = ", ".join(slot_name(slot) for slot in strangers_to(known, status) if slot in up)
-    if left:
-        raise LaunchFailed(
-            f"{left} of cluster {known.name!r} run under an earlier Ray, which cannot be told "
-            "from here: end its nodes on their hosts (`launch.py down`, or `ray stop`), then try "
-            "again"
-        )
 
 
 # Shared.

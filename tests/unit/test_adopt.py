@@ -5,7 +5,7 @@ import pytest
 from diskless.client import descriptor
 from diskless.client.descriptor import Descriptor
 from diskless.errors import BadRequest, BadSettings, LaunchFailed
-from diskless.launch import agents, ray_cluster
+from diskless.launch import agents, ending
 from diskless.launch.adopt import adopt
 from diskless.launch.local import LocalCluster
 from diskless.launch.record import RayRecord
@@ -33,11 +33,11 @@ def test_down_does_not_leave_agents_behind_that_another_ray_runs(
     here = {0, 1}
     monkeypatch.setattr(agents, "find", lambda _, slot: object() if slot in here else None)
     with pytest.raises(LaunchFailed, match="agent-2, agent-3 of cluster"):
-        ray_cluster._refuse_to_orphan(known)
+        ending.refuse_to_orphan(known)
     cluster.kill(3)
     here.add(2)
     eventually(lambda: status(cluster).agents[3].state == "down")
-    ray_cluster._refuse_to_orphan(known)
+    ending.refuse_to_orphan(known)
 
 
 def status(cluster: LocalCluster) -> ClusterStatus:
