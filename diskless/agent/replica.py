@@ -38,6 +38,7 @@ from diskless.namespace.journal import Journal
 from diskless.namespace.lookback import Events, EventsFound, Look
 from diskless.namespace.replication import messages
 from diskless.namespace.state import NamespaceState
+from diskless.policy import SYNC
 
 log = logging.getLogger(__name__)
 
@@ -304,7 +305,8 @@ class Replica:
             return
         leading = self.leading
         if leading is None:
-            if self.state.tier.attached and self.state.policies.table:
+            tier = self.state.tier
+            if tier.attached and (self.state.policies.table or tier.default_durability == SYNC):
                 raise Unavailable("the leader changed before the answer was durable")
             return
         if (held := leading.after(command)) is not None:
