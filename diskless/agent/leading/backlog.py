@@ -8,6 +8,7 @@ tier is silent they go on. Nothing here brings anything into the tier (`leading.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
 from typing import Protocol
 
 from diskless import policy
@@ -25,6 +26,8 @@ SLOW_FROM = 0.5
 SLOW_S_MAX = 0.5
 """By how much, at the largest lag; beyond it by as much again for each such lag more."""
 SAMPLE_S = 0.02
+SAMPLES_MAX = 4096
+"""Of when changes came. Beyond it every second one goes: a tier may be silent for days."""
 FILES_SLICE = 2000
 BUCKET_FILES = 256
 
@@ -114,6 +117,8 @@ class Backlog:
         if tier.change > self._seen:
             if not self._samples or now_s - self._samples[-1][1] >= SAMPLE_S:
                 self._samples.append((self._seen + 1, now_s))
+                if len(self._samples) > SAMPLES_MAX:  # what lies between then seems older
+                    self._samples = deque(islice(self._samples, 0, None, 2))
             self._seen = tier.change
         self.work.set()
 

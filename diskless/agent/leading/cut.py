@@ -5,12 +5,12 @@ taken in one step that waits for nothing, so it is a prefix of the log.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
 from diskless import paths, policy
-from diskless.agent.ports import FileRow, SegmentRow
+from diskless.agent.ports import FileRow, Uploaded
 from diskless.model import FileRecord
 from diskless.namespace import commands as c
 from diskless.namespace import journal as journals
@@ -109,13 +109,14 @@ class Whole(Struct, kw_only=True):
     records: list[FileRecord] = []
     """Files that the tier lacks."""
 
-    def segments(self, state: NamespaceState) -> dict[int, SegmentRow]:
-        """The segments that `rows` name, by number."""
-        table = state.tier.segments
-        return {
-            number: (number, table[number].name, table[number].bytes)
-            for number in {row[1] for row in self.rows}
-        }
+    def segments(self, state: NamespaceState) -> Iterator[Uploaded]:
+        """The segments that `rows` name, each with its own."""
+        held: dict[int, list[FileRow]] = {}
+        for row in self.rows:
+            held.setdefault(row[1], []).append(row)
+        for number, rows in held.items():
+            segment = state.tier.segments[number]
+            yield Uploaded(number, segment.name, segment.bytes, tuple(rows))
 
 
 async def durable_ids(state: NamespaceState) -> set[int] | None:
