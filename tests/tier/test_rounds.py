@@ -15,7 +15,7 @@ from diskless.agent.leading.drainer import Drainer, Limits, RoundEnded
 from diskless.agent.ports import Uploaded
 from diskless.agent.tiers import Tiers
 from diskless.checksum import file_checksum
-from diskless.errors import NotFound, TooFewShards
+from diskless.errors import NotFound, StoreDown, TooFewShards
 from diskless.model import FileRecord
 from diskless.namespace import commands as c
 from diskless.namespace.journal import Journal
@@ -207,6 +207,20 @@ def test_a_whole_manifest_goes_through_its_rows_once_however_many_segments_there
     assert sorted(row for held in found for row in held.rows) == sorted(list.__iter__(rows))
     assert all(row[1] == held.number for held in found for row in held.rows)
     assert walks == 1
+
+
+def test_a_leader_that_finds_no_chain_where_one_was_begins_no_other() -> None:
+    async def main() -> None:
+        room = Room(SMALL)
+        await room.drainer.catch_up()
+        await room.drainer.round()
+        number = room.state.tier.number
+        room.store.objects.clear()
+        with pytest.raises(StoreDown, match=f"lacks manifest {number}"):
+            await room.drainer.catch_up()
+        assert room.store.objects == {}
+
+    run(main())
 
 
 def _kept(segment: int) -> tuple[int, int, int, int]:

@@ -231,11 +231,14 @@ class Drainer:
         if self._state.marked is not None:
             await self._do(c.Unmark())  # of a leader that did not get to it
         tier = self._state.tier
-        last = await self._tier.look(tier.number, epoch=tier.epoch)
+        number = tier.number
+        last = await self._tier.look(number, epoch=tier.epoch)
         self._follow(last)
         while found := await self._tier.look(self._state.tier.number + 1, epoch=tier.epoch):
             log.info("manifest adopted number=%d change=%d", found.number, found.change)
             await self._announce(found, found.segments, found.rows)
+        if last is None and self._state.tier.number == number > 0:
+            raise StoreDown(f"{tier.uri} lacks manifest {number}, and all after it")
         self._backlog.begin()
         self._followed = self._chain
 
