@@ -21,6 +21,8 @@ from diskless.namespace.state import NamespaceState
 HOLD_S = 1.2
 """How long an answer is held back at once: less than others wait for a leader. Whoever still
 wants it asks again, and is held back again."""
+SHARED_HOLD_S = 0.1
+"""The same while rounds fail, for answers that others wait for who did not ask for `sync`."""
 SLOW_FROM = 0.5
 """The part of the largest lag from which on writers are slowed down."""
 SLOW_S_MAX = 0.5
@@ -63,7 +65,7 @@ class Backlog:
         if not state.tier.attached or not isinstance(command, _MUTATIONS):
             return None
         if self.over is not None:
-            if self._asks(command, policy.SYNC):
+            if self._asks(command, policy.SYNC) and not self._is_shared(command):
                 raise self.over
             return None
         if self.failing:
@@ -81,7 +83,21 @@ class Backlog:
         self.note()
         if not self._asks(command, policy.SYNC):
             return None
-        return self.reach(state.tier.change, HOLD_S)
+        hold_s = SHARED_HOLD_S if self.failing and self._is_shared(command) else HOLD_S
+        return self.reach(state.tier.change, hold_s)
+
+    def concerns(self, put: c.Put) -> bool:
+        """As Leadership says."""
+        state = self._world.state
+        default = state.tier.default_durability
+        return any(
+            state.policies.durability(file.path, default=default) == policy.SYNC
+            for file in put.files
+        )
+
+    def _is_shared(self, command: c.Command) -> bool:
+        """Whether it has puts that need not wait."""
+        return isinstance(command, c.Commit) and not all(map(self.concerns, command.puts))
 
     async def reach(self, change: int, timeout_s: float) -> None:
         """Returns when the horizon is there. Raises NotDurable, Superseded."""
@@ -201,6 +217,8 @@ class Backlog:
         default = state.tier.default_durability
         for path in _paths(command):
             yield state.policies.durability(path, default=default)
+            if not isinstance(command, c.Commit):  # what lies below goes with it
+                yield from state.policies.below(path, policy.DURABILITY)
 
 
 _MUTATIONS = (c.Commit, c.Mkdirs, c.Rename, c.Delete, c.CreateSnapshot, c.RenameSnapshot,
