@@ -385,6 +385,10 @@ class Leadership(Protocol):
         or Superseded."""
         ...
 
+    def concerns(self, put: c.Put) -> bool:
+        """Whether a put of the command must wait: others that it was packed with need not."""
+        ...
+
     def report(self) -> bytes:
         """The whole cluster's status, as JSON."""
         ...

@@ -38,6 +38,7 @@ from diskless.namespace.journal import Journal
 from diskless.namespace.lookback import Events, EventsFound, Look
 from diskless.namespace.replication import messages
 from diskless.namespace.state import NamespaceState
+from diskless.policy import SYNC
 
 log = logging.getLogger(__name__)
 
@@ -295,20 +296,29 @@ class Replica:
             self._requests.pop(request, None)
         if self.leading and isinstance(command, c.Commit | c.Mkdirs | c.Rename | c.Delete):
             self.leading.command_took(time.monotonic() - started_s)
-        await self._hold(command, results)
-        return results
+        return await self._hold(command, results)
 
-    async def _hold(self, command: c.Command, results: tuple[c.Result, ...]) -> None:
-        """Waits until an answer may be given: whoever leads by then must say so."""
+    async def _hold(
+        self, command: c.Command, results: tuple[c.Result, ...]
+    ) -> tuple[c.Result, ...]:
+        """Waits until an answer may be given: whoever leads by then must say so. What it is."""
         if not any(isinstance(result, c.Done) for result in results):
-            return
+            return results
         leading = self.leading
         if leading is None:
-            if self.state.tier.attached and self.state.policies.table:
+            tier = self.state.tier
+            if tier.attached and (self.state.policies.table or tier.default_durability == SYNC):
                 raise Unavailable("the leader changed before the answer was durable")
-            return
-        if (held := leading.after(command)) is not None:
+            return results
+        if (held := leading.after(command)) is None:
+            return results
+        try:
             await held
+        except DisklessError as error:
+            if not isinstance(command, c.Commit) or all(map(leading.concerns, command.puts)):
+                raise
+            return _refused(error, results, [leading.concerns(put) for put in command.puts])
+        return results
 
     async def query(self, query: q.Query) -> Any:
         """As `answer`; older events come from the audit file."""
@@ -464,6 +474,17 @@ def _limits(memory_bytes: int) -> vr.Limits:
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """CLOCK_MONOTONIC, and it goes on while the machine sleeps, so that a lease ends then too."""
+
+
+def _refused(
+    error: DisklessError, results: tuple[c.Result, ...], concerned: list[bool]
+) -> tuple[c.Result, ...]:
+    """The answers to puts that were packed together, of which some are not durable."""
+    refused = c.Refused.of(error)
+    return tuple(
+        refused if waits and isinstance(result, c.Done) else result
+        for result, waits in zip(results, concerned, strict=True)
+    )
 
 
 def _clock_ms() -> int:

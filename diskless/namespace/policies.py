@@ -4,7 +4,7 @@ The table is replaced with every change and never changed itself, so whoever hol
 what was asked for at one moment.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from diskless import paths, policy
 from diskless.errors import CapacityExceeded
@@ -39,6 +39,13 @@ class Policies:
     def first_with(self, key: str, value: str) -> str:
         """Some path that asks for it; empty if none does."""
         return next((path for path, own in self.table.items() if own.get(key) == value), "")
+
+    def below(self, path: str, key: str) -> Iterator[str]:
+        """What paths below this one ask for."""
+        above = path.rstrip("/") + "/"
+        for other, own in self.table.items():
+            if key in own and other.startswith(above):
+                yield own[key]
 
     def check_new(self, path: str) -> None:
         """Raises why no policy can be set on a path."""

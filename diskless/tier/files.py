@@ -37,6 +37,8 @@ class FileStore:
         self._root = root
         self._fsync = fsync
         self._made: set[Path] = set()
+        self._is: tuple[int, int] | None = None  # which directory the root was
+        self._last = ""  # what was created there last
         self._local: LocalStore | None = None
         self.uri = f"file://{root}"
 
@@ -74,6 +76,7 @@ class FileStore:
     def _put_new(self, name: str, parts: Sequence[Buffer]) -> None:
         target = self._root / name
         try:
+            self._check_root()
             self._make_directory(target.parent)
             self._make_directory(self._root / TEMPORARY)
             temporary = self._root / TEMPORARY / secrets.token_hex(16)
@@ -84,10 +87,24 @@ class FileStore:
                 temporary.unlink(missing_ok=True)
             # Also if it is taken: whoever made it may have died before its name was safe.
             self._sync_directory(target.parent)
+            found = self._root.stat()
         except OSError as error:
             raise self._failed(error, name) from None
+        self._is, self._last = (found.st_dev, found.st_ino), name
         if taken:
             raise Taken(f"{self.uri} has {name} already")
+
+    def _check_root(self) -> None:
+        """What was mounted there may be gone, or the directory deleted. In the one that is there
+        instead nothing could ever be restored; it must not seem to be the tier."""
+        if self._is is None:
+            return
+        try:
+            found = self._root.stat()
+        except FileNotFoundError:
+            raise StoreDown(f"{self.uri} is not there any more") from None
+        if (found.st_dev, found.st_ino) != self._is and not (self._root / self._last).exists():
+            raise StoreDown(f"{self.uri} is another directory than it was: it lacks {self._last}")
 
     def _write(self, path: Path, parts: Sequence[Buffer]) -> None:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

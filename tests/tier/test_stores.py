@@ -5,6 +5,7 @@ import asyncio
 import itertools
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -189,6 +190,30 @@ def test_a_file_where_the_directory_should_be_is_one_line(tmp_path: Path) -> Non
     with pytest.raises(StoreDenied, match="a tier needs a directory there") as caught:
         run(check(open_store(f"file://{tmp_path}/tier")))
     assert "\n" not in str(caught.value)
+
+
+def test_a_directory_that_is_not_the_one_it_was_takes_nothing(tmp_path: Path) -> None:
+    """As when what was mounted there is not any more."""
+    root, away = tmp_path / "tier", tmp_path / "away"
+    store = FileStore(root)
+    run(store.put_new("chain/1", [b"x"]))
+    root.rename(away)
+    with pytest.raises(StoreDown, match="is not there any more"):
+        run(store.put_new("chain/2", [b"x"]))
+    root.mkdir()
+    with pytest.raises(StoreDown, match="it lacks chain/1"):
+        run(store.put_new("chain/2", [b"x"]))
+    assert list(root.iterdir()) == []
+
+
+def test_a_directory_that_is_back_under_another_number_is_the_one_it_was(tmp_path: Path) -> None:
+    root, away = tmp_path / "tier", tmp_path / "away"
+    store = FileStore(root)
+    run(store.put_new("chain/1", [b"x"]))
+    root.rename(away)
+    shutil.copytree(away, root)
+    run(store.put_new("chain/2", [b"x"]))
+    assert (root / "chain/2").read_bytes() == b"x"
 
 
 def test_a_full_disk_is_down_and_not_denied(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ tier is silent they go on. Nothing here brings anything into the tier (`leading.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
 from typing import Protocol
 
 from diskless import policy
@@ -20,11 +21,15 @@ from diskless.namespace.state import NamespaceState
 HOLD_S = 1.2
 """How long an answer is held back at once: less than others wait for a leader. Whoever still
 wants it asks again, and is held back again."""
+SHARED_HOLD_S = 0.1
+"""The same while rounds fail, for answers that others wait for who did not ask for `sync`."""
 SLOW_FROM = 0.5
 """The part of the largest lag from which on writers are slowed down."""
 SLOW_S_MAX = 0.5
 """By how much, at the largest lag; beyond it by as much again for each such lag more."""
 SAMPLE_S = 0.02
+SAMPLES_MAX = 4096
+"""Of when changes came. Beyond it every second one goes: a tier may be silent for days."""
 FILES_SLICE = 2000
 BUCKET_FILES = 256
 
@@ -60,7 +65,7 @@ class Backlog:
         if not state.tier.attached or not isinstance(command, _MUTATIONS):
             return None
         if self.over is not None:
-            if self._asks(command, policy.SYNC):
+            if self._asks(command, policy.SYNC) and not self._is_shared(command):
                 raise self.over
             return None
         if self.failing:
@@ -78,7 +83,21 @@ class Backlog:
         self.note()
         if not self._asks(command, policy.SYNC):
             return None
-        return self.reach(state.tier.change, HOLD_S)
+        hold_s = SHARED_HOLD_S if self.failing and self._is_shared(command) else HOLD_S
+        return self.reach(state.tier.change, hold_s)
+
+    def concerns(self, put: c.Put) -> bool:
+        """As Leadership says."""
+        state = self._world.state
+        default = state.tier.default_durability
+        return any(
+            state.policies.durability(file.path, default=default) == policy.SYNC
+            for file in put.files
+        )
+
+    def _is_shared(self, command: c.Command) -> bool:
+        """Whether it has puts that need not wait."""
+        return isinstance(command, c.Commit) and not all(map(self.concerns, command.puts))
 
     async def reach(self, change: int, timeout_s: float) -> None:
         """Returns when the horizon is there. Raises NotDurable, Superseded."""
@@ -114,6 +133,8 @@ class Backlog:
         if tier.change > self._seen:
             if not self._samples or now_s - self._samples[-1][1] >= SAMPLE_S:
                 self._samples.append((self._seen + 1, now_s))
+                if len(self._samples) > SAMPLES_MAX:  # what lies between then seems older
+                    self._samples = deque(islice(self._samples, 0, None, 2))
             self._seen = tier.change
         self.work.set()
 
@@ -196,6 +217,8 @@ class Backlog:
         default = state.tier.default_durability
         for path in _paths(command):
             yield state.policies.durability(path, default=default)
+            if not isinstance(command, c.Commit):  # what lies below goes with it
+                yield from state.policies.below(path, policy.DURABILITY)
 
 
 _MUTATIONS = (c.Commit, c.Mkdirs, c.Rename, c.Delete, c.CreateSnapshot, c.RenameSnapshot,

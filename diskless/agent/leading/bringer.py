@@ -38,7 +38,7 @@ class Bringer:
         stripes = self._replica.state.locate(sorted(names))
         tried: set[int] = set()
         while True:
-            agent = self._next(tried, inline=records[0].inline is not None)
+            agent = self._next(tried, inline=any(r.inline is not None for r in records))
             tried.add(agent.slot)
             try:
                 return await self._uploaders.upload(

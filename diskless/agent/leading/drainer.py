@@ -24,6 +24,7 @@ from diskless.config import TierSettings
 from diskless.errors import (
     CorruptData,
     DisklessError,
+    NotFound,
     ShardsAway,
     StoreDown,
     Superseded,
@@ -232,11 +233,14 @@ class Drainer:
         if self._state.marked is not None:
             await self._do(c.Unmark())  # of a leader that did not get to it
         tier = self._state.tier
-        last = await self._tier.look(tier.number, epoch=tier.epoch)
+        number = tier.number
+        last = await self._tier.look(number, epoch=tier.epoch)
         self._follow(last)
         while found := await self._tier.look(self._state.tier.number + 1, epoch=tier.epoch):
             log.info("manifest adopted number=%d change=%d", found.number, found.change)
             await self._announce(found, found.segments, found.rows)
+        if last is None and self._state.tier.number == number > 0:
+            raise StoreDown(f"{tier.uri} lacks manifest {number}, and all after it")
         self._backlog.begin()
         self._followed = self._chain
 
@@ -317,6 +321,7 @@ class Drainer:
         for at in range(0, len(found.entries), JOURNAL_PIECE):
             await draft.add_journal(found.entries[at : at + JOURNAL_PIECE])
         await self._bring(draft, found.records)
+        self.collecting = False  # the store may take its time from here on
         await self._append(draft, found.moment, known=())
         return True
 
@@ -358,8 +363,9 @@ class Drainer:
                 await asyncio.sleep(0)
         except picture.MarkGone as error:
             raise RoundEnded(str(error)) from None
-        for uploaded in whole.segments(state):
-            draft.name(uploaded)
+        for held in whole.segments(state):
+            draft.name(held)
+            await asyncio.sleep(0)
         await self._bring(draft, whole.records)
         return whole
 
@@ -383,9 +389,7 @@ class Drainer:
         """Adds the bytes of files: few to the manifest, many in segments by all agents."""
         if sum(record.size for record in records) < self._limits.small_bytes:
             for record in records:
-                data = await self._readable(record, self._source.read(record))
-                if data is not None:
-                    await draft.add_file(record.id, data)
+                await self._bring_file(draft, record)
             return
         places = asyncio.Semaphore(UPLOADS_MAX)
 
@@ -399,29 +403,50 @@ class Drainer:
 
     async def _bring_segment(self, draft: Draft, records: list[FileRecord]) -> None:
         number, name = draft.reserve()
+        latest = [self._latest(record) for record in records]
         try:
-            draft.name(await self._source.upload(records, number=number, name=name))
+            draft.name(await self._source.upload(latest, number=number, name=name))
         except ShardsAway:
             raise
-        except (TooFewShards, CorruptData):  # one of them is lost: then each for itself
-            for record in records:
-                data = await self._readable(record, self._source.read(record))
-                if data is not None:
-                    await draft.add_file(record.id, data)
+        except (NotFound, TooFewShards, CorruptData):  # of one of them: then each for itself
+            for record in latest:
+                await self._bring_file(draft, record)
 
-    async def _readable(self, record: FileRecord, read: Awaitable[bytes]) -> bytes | None:
-        """A file's bytes; None if they are lost, which must not keep all others from the tier."""
+    async def _bring_file(self, draft: Draft, record: FileRecord) -> None:
+        """One that is lost does not keep all others from the tier. Lost is only what cannot be
+        read where it lies now: it may have been moved since the round began, and what it lay in
+        then be gone."""
+        while True:
+            self._check_room()
+            record = self._latest(record)
+            try:
+                data = await self._source.read(record)
+                break
+            except ShardsAway:
+                raise
+            except (NotFound, TooFewShards, CorruptData) as error:
+                self._check_room()  # else it was not lost, but reaped
+                if self._latest(record).layout != record.layout:
+                    continue
+                if isinstance(error, NotFound):
+                    raise
+                self._lose(record, error)
+                return
+        await draft.add_file(record.id, data)
+
+    def _check_room(self) -> None:
         if self._short and self.collecting:
             raise RoundEnded("memory is short")
-        try:
-            return await read
-        except ShardsAway:
-            raise
-        except (TooFewShards, CorruptData) as error:
-            if record.id not in self.files_lost:
-                log.error("a file is lost and missing in the tier id=%d error=%s", record.id, error)
-            self.files_lost.add(record.id)
-            return None
+
+    def _latest(self, record: FileRecord) -> FileRecord:
+        """As the namespace has it now, if it still does."""
+        file = self._state.files.get(record.id)
+        return record if file is None else file.record
+
+    def _lose(self, record: FileRecord, error: DisklessError) -> None:
+        if record.id not in self.files_lost:
+            log.error("a file is lost and missing in the tier id=%d error=%s", record.id, error)
+        self.files_lost.add(record.id)
 
 
 def _parts(records: Sequence[FileRecord], segment_bytes: int) -> Iterator[list[FileRecord]]:

@@ -157,6 +157,9 @@ class Leader:
     def after(self, command: c.Command) -> Awaitable[None] | None:
         return self.drain.backlog.after(command)
 
+    def concerns(self, put: c.Put) -> bool:
+        return self.drain.backlog.concerns(put)
+
     def report(self) -> bytes:
         return msgspec.json.encode(self._reporter.report())
 
