@@ -59,8 +59,6 @@ class Attempts:
         return self._began + self._timeout_s
 
     def progressed(self) -> None:
-        if isinstance(self._cause, NotDurable):
-            return  # It is done and waits for the tier: to send it again brings it no further.
         self._began = self._clock()
         self._failures = 0
         self._garbled = 0
