@@ -13,6 +13,7 @@ that began it goes on with it, so that no stripe is committed twice.
 
 import os
 import secrets
+import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from diskless.client.caller import Caller, Ticket
 from diskless.client.connection import Connection
 from diskless.config import MIB
 from diskless.errors import DisklessError, Unavailable, UploadLost
+from diskless.protocol.frames import pack_within
 from diskless.protocol.messages import (
     Abort,
     Commit,
@@ -95,6 +97,8 @@ class Upload:
         self._sealed: list[MarkedStripe] = []
         self._sealed_bytes = 0
         self._sent_bytes = 0
+        self._received_bytes = 0
+        """The most that any agent has said to have."""
         self._unsealed: deque[memoryview] = deque()
 
     @property
@@ -134,7 +138,7 @@ class Upload:
             try:
                 self._send_unsent(attempts)
                 ticket.sent += 1
-                reply = self._send_commit(meta, tail, attempts)
+                reply = self._send_commit(meta, tail, attempts, again=ticket.sent > 1)
             except DisklessError as error:
                 self._fail(error, attempts)
                 continue
@@ -179,13 +183,17 @@ class Upload:
         return list(self._ends[bisect_right(self._ends, start) : bisect_right(self._ends, end)])
 
     def _send_commit(
-        self, meta: Commit, tail: memoryview, attempts: Attempts
+        self, meta: Commit, tail: memoryview, attempts: Attempts, *, again: bool
     ) -> list[Status] | DisklessError:
+        """`again`: it was in vain before, so the agent shall say in time what it waits for."""
         connection = self._connection
         assert connection is not None
         meta.upload, meta.offset, meta.resume = self._number, self.size, self._take_resume()
         parts = [tail] if len(tail) else []
-        number = connection.send(Kind.COMMIT, meta, parts, deadline=attempts.deadline)
+        within = pack_within(attempts.deadline - time.monotonic()) if again else 0
+        number = connection.send(
+            Kind.COMMIT, meta, parts, deadline=attempts.deadline, within=within
+        )
         while True:
             reply = connection.receive(deadline=attempts.deadline)
             if reply.request != number:
@@ -232,12 +240,17 @@ class Upload:
     def _note(self, written: Written, error: DisklessError | None, attempts: Attempts) -> None:
         if error is not None:
             raise error
-        attempts.progressed()
+        before = self._received_bytes, self._sealed_bytes
+        self._received_bytes = max(self._received_bytes, written.received)
         position = written.sealed_from
         for stripe in written.sealed:
             if position == self._sealed_bytes:
                 self._seal(stripe)
             position += stripe.payload_bytes
+        if (self._received_bytes, self._sealed_bytes) != before:
+            # Bytes that were there before are none: else a commit that is refused again and
+            # again, for which they are sent each time, would never come to its deadline.
+            attempts.progressed()
         if written.sealed and position != self._sealed_bytes:
             raise Unavailable(f"{self._what}: sealed stripes do not follow one another")
 

@@ -368,15 +368,18 @@ def test_a_sync_write_is_acknowledged_when_it_is_durable(clusters: Clusters) -> 
         assert client.read(f"/s/{number}") == content(30 * KIB, number)
 
 
-def test_a_sync_write_fails_and_says_how_far_the_tier_is_behind(clusters: Clusters) -> None:
+@pytest.mark.parametrize("size", [1, 3 * MIB], ids=["small", "streamed"])
+def test_a_sync_write_fails_and_says_how_far_the_tier_is_behind(
+    clusters: Clusters, size: int
+) -> None:
     cluster = clusters.start(watched=True)
-    client = clusters.connect(cluster, timeout_s=3.0)
+    client = clusters.connect(cluster, timeout_s=6.0)
     client.write("/s/0", b"0")
     set_policy(cluster, "/s", "sync")
     drained(client)
     clusters.watch.away = True
     with pytest.raises(TierBehind, match=r"behind"):
-        client.write("/s/1", b"1")
+        client.write("/s/1", content(size))
     client.write("/other", b"2")
     clusters.watch.away = False
     drained(client)

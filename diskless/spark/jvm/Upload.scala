@@ -28,6 +28,8 @@ private[spark] final class Upload(caller: Caller, what: String) {
   private val sealedStripes = mutable.ArrayBuffer.empty[JsonNode]
   private var sealedBytes = 0L
   private var sentBytes = 0L
+  /** The most that any agent has said to have. */
+  private var receivedBytes = 0L
   private var unsealed = Vector.empty[ByteBuffer]
   private val underWay = mutable.Queue.empty[Request]
 
@@ -58,7 +60,7 @@ private[spark] final class Upload(caller: Caller, what: String) {
           meta.putArray("files").add(file)
           ticket.stamp(meta)
           ticket.sent += 1
-          sendCommit(meta, tail, tries)
+          sendCommit(meta, tail, tries, again = ticket.sent > 1)
           done = true
         } catch {
           case error: DisklessException =>
@@ -98,10 +100,12 @@ private[spark] final class Upload(caller: Caller, what: String) {
     }
   }
 
-  private def sendCommit(meta: ObjectNode, tail: ByteBuffer, tries: Attempts): Unit = {
+  /** `again`: it was in vain before, so the agent shall say in time what it waits for. */
+  private def sendCommit(
+      meta: ObjectNode, tail: ByteBuffer, tries: Attempts, again: Boolean): Unit = {
     meta.put("upload", number).put("offset", size)
     val payload = if (tail.hasRemaining) Seq(tail) else Nil
-    send(Kind.Commit, meta, payload, tries)
+    send(Kind.Commit, meta, payload, tries, if (again) Frames.packWithin(tries.deadline.left) else 0)
     // What is sealed matters until the commit is answered, and then not any more: the answer
     // to a `write` may come after that.
     val commit = underWay.last
@@ -121,12 +125,13 @@ private[spark] final class Upload(caller: Caller, what: String) {
   }
 
   private def send(
-      kind: Int, meta: ObjectNode, payload: Seq[ByteBuffer], tries: Attempts): Unit = {
+      kind: Int, meta: ObjectNode, payload: Seq[ByteBuffer], tries: Attempts,
+      within: Int = 0): Unit = {
     if (resuming) {
       meta.putArray("resume").addAll(sealedStripes.asJava)
       resuming = false
     }
-    val request = Caller.request(kind, meta, payload)
+    val request = Caller.request(kind, meta, payload, within)
     connection.send(request, tries.deadline)
     underWay.enqueue(request)
   }
@@ -143,7 +148,8 @@ private[spark] final class Upload(caller: Caller, what: String) {
   private def receive(tries: Attempts): Unit = {
     val reply = caller.await(connection, underWay.front, tries.deadline)
     underWay.dequeue()
-    tries.progressed()
+    val before = (receivedBytes, sealedBytes)
+    receivedBytes = math.max(receivedBytes, reply.json.path("received").asLong)
     var position = reply.json.path("sealed_from").asLong
     val stripes = reply.json.path("sealed").elements.asScala.toVector
     for (stripe <- stripes) {
@@ -151,6 +157,9 @@ private[spark] final class Upload(caller: Caller, what: String) {
       if (position == sealedBytes) seal(stripe, payloadBytes)
       position += payloadBytes
     }
+    // Bytes that were there before are none: else a commit that is refused again and again, for
+    // which they are sent each time, would never come to its deadline.
+    if ((receivedBytes, sealedBytes) != before) tries.progressed()
     if (stripes.nonEmpty && position != sealedBytes) {
       throw Errors.unavailable(s"$what: sealed stripes do not follow one another")
     }
