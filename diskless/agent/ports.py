@@ -294,6 +294,11 @@ class Tier(Protocol):
         """Stores files as a segment."""
         ...
 
+    async def confirm(self, uploaded: Uploaded) -> None:
+        """Returns if a segment that another agent has uploaded is there for this one too, whole.
+        Raises StoreDown if not: a directory may be another one on each host."""
+        ...
+
     async def read(
         self, place: TierPlace, *, file: int, size: int, start: int, stop: int
     ) -> memoryview:

@@ -21,7 +21,7 @@ from diskless.agent.ports import (
     TierCounts,
     Uploaded,
 )
-from diskless.errors import DamagedTier, DisklessError
+from diskless.errors import DamagedTier, DisklessError, StoreDown
 from diskless.identity.cipher import Cipher, read_key
 from diskless.model import TierOptions
 from diskless.namespace.views import TierPlace
@@ -157,6 +157,18 @@ class TierPort:
             self._store, name=name, number=number, files=files, cipher=self._cipher
         )
         return Uploaded(segment.number, segment.name, segment.bytes, _rows(rows))
+
+    async def confirm(self, uploaded: Uploaded) -> None:
+        try:
+            found = await self._store.size(uploaded.name)
+        except Missing:
+            found = 0
+        if found != uploaded.bytes:
+            raise StoreDown(
+                f"{uploaded.name}, which another agent has uploaded, has {found} bytes in "
+                f"{self.uri} here and not {uploaded.bytes}: a directory must be the same one on "
+                "all hosts, as a shared mount is"
+            )
 
     async def read(
         self, place: TierPlace, *, file: int, size: int, start: int, stop: int

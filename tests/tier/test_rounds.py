@@ -38,6 +38,7 @@ class Room:
         self.machine = NamespaceMachine()
         self.store = FaultyStore(random.Random(1))
         self.port = TierPort(Metered(self.store), cluster="c", name="c")  # type: ignore[arg-type]
+        self.uploads_to = self.port
         self.op = 0
         self.sequence = 0
         self.on_read: Callable[[FileRecord], None] = lambda record: None
@@ -96,7 +97,7 @@ class Room:
 
     async def upload(self, records: Sequence[FileRecord], *, number: int, name: str) -> Uploaded:
         files = [(record.id, await self.read(record)) for record in records]
-        return await self.port.upload(files, number=number, name=name)
+        return await self.uploads_to.upload(files, number=number, name=name)
 
 
 def gone_where_it_was(room: Room, id_: int, error: Exception) -> Callable[[FileRecord], None]:
@@ -141,6 +142,25 @@ def test_a_file_that_nobody_has_any_more_keeps_no_other_from_the_tier(limits: Li
         await room.drainer.round()
         assert room.drainer.files_lost == {ids[1]}
         assert [id_ in room.state.tier.places for id_ in ids] == [True, False, True]
+
+    run(main())
+
+
+def test_a_segment_that_an_agent_put_somewhere_else_is_not_announced() -> None:
+    """As on several hosts whose directories of that name are not the same one."""
+
+    async def main() -> None:
+        room, elsewhere = Room(LARGE), Room(LARGE)
+        await room.drainer.catch_up()
+        await room.drainer.round()
+        room.put("/a", b"x" * 30)
+        number, room.uploads_to = room.state.tier.number, elsewhere.port
+        with pytest.raises(StoreDown, match="must be the same one on all hosts"):
+            await room.drainer.round()
+        assert room.state.tier.number == number
+        room.uploads_to = room.port
+        await room.drainer.round()
+        assert room.state.tier.number == number + 1
 
     run(main())
 

@@ -405,7 +405,9 @@ class Drainer:
         number, name = draft.reserve()
         latest = [self._latest(record) for record in records]
         try:
-            draft.name(await self._source.upload(latest, number=number, name=name))
+            uploaded = await self._source.upload(latest, number=number, name=name)
+            await self._tier.confirm(uploaded)
+            draft.name(uploaded)
         except ShardsAway:
             raise
         except (NotFound, TooFewShards, CorruptData):  # of one of them: then each for itself
