@@ -63,6 +63,7 @@ PASSING = (
     "events",
     "journal",
     "uploads",
+    "segments",
     "stripes",
     "requests",
     "replies",

@@ -29,7 +29,8 @@ class Uploader:
         """As `ports.Uploaders`."""
         tier = self._tiers.get()
         size = sum(record.size for record in records)
-        with self._memory.charged("uploads", 2 * size):
+        # A kind of its own: clients' uploads are refused when theirs is full.
+        with self._memory.charged("segments", 2 * size):
             self._reader.learn(stripes)
             files = [(record.id, await self.read(record)) for record in records]
             return await tier.upload(files, number=number, name=name)

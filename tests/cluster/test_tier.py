@@ -373,7 +373,7 @@ def test_a_sync_write_fails_and_says_how_far_the_tier_is_behind(
     clusters: Clusters, size: int
 ) -> None:
     cluster = clusters.start(watched=True)
-    client = clusters.connect(cluster, timeout_s=6.0)
+    client = clusters.connect(cluster, timeout_s=15.0)
     client.write("/s/0", b"0")
     set_policy(cluster, "/s", "sync")
     drained(client)

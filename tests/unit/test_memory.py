@@ -186,7 +186,7 @@ def test_what_the_state_says_that_it_weighs_is_about_what_it_takes(make: Make) -
         if make is not answered:
             state.apply(c.OpenSession(), now_ms=10**12, elapsed_ms=1)
     # Some take so little that what other threads allocate meanwhile would count.
-    count = COUNT * {answered: 20, FLOODS["revoked tokens"]: 5}.get(make, 1)
+    count = COUNT * {answered: 20, FLOODS["revoked tokens"]: 5, FLOODS["policies"]: 5}.get(make, 1)
     commands = [c.encode(make(number)) for number in range(count)]
     gc.collect()
     tracemalloc.start()
