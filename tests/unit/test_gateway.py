@@ -527,10 +527,10 @@ def test_all_connections_together_hold_no_more_payload_than_the_budget(idle):
     wait_until(lambda: idle.gateway.requests.waiting >= 2, "others wait")
     assert idle.still_serves()  # Small requests need no room.
     idle.open_gate()
+    for thread in threads:  # A TLS socket of Python's must not be used by two at once.
+        thread.join()
     for client in clients:
         assert {client.receive()[0].request for _ in range(4)} == set(range(4))
-    for thread in threads:
-        thread.join()
     assert 0 < idle.backend.held_bytes_max <= 3 * MIB
 
 
@@ -551,11 +551,12 @@ def test_a_busy_connection_does_not_starve_one_that_waits_for_room(idle):
     other.start()
     wait_until(lambda: idle.gateway.requests.waiting == 2, "the modest one waits behind it")
     idle.open_gate()
+    # First: a TLS socket of Python's must not be used by two threads at once.
+    sender.join()
+    other.join()
     assert modest.receive()[0].kind == Kind.DONE
     for _ in range(12):
         busy.receive()
-    sender.join()
-    other.join()
     (position,) = [i for i, number in enumerate(idle.backend.order) if number == 2]
     assert position <= 2
 
