@@ -78,11 +78,12 @@ def joint_checksum(first: Buffer, rest: Sequence[Buffer] = (), *, fast: bool) ->
     return hash_.digest()
 
 
-def frame_checksum(data: Buffer, *, key: int, number: int) -> bytes:
-    """Of frame `number` of the part `key` of a tier's object, big-endian: the bytes of another
-    part, or of another place in it, do not verify."""
-    # Ids follow each other, and so do frames: the multiplier keeps their seeds apart.
-    return xxh3_64_digest(data, (key * 0x9E37_79B9_7F4A_7C15 + number) & 0xFFFF_FFFF_FFFF_FFFF)
+def frame_checksum(data: Buffer, *, key: int, start: int = 0, number: int) -> bytes:
+    """Of frame `number` of the part of `key` that begins at byte `start` of it, in a tier's object,
+    big-endian: the bytes of another part, or of another place in it, do not verify."""
+    # Ids follow each other, and so do frames: the multipliers keep their seeds apart.
+    seed = key * 0x9E37_79B9_7F4A_7C15 + start * 0xC2B2_AE3D_27D4_EB4F + number
+    return xxh3_64_digest(data, seed & 0xFFFF_FFFF_FFFF_FFFF)
 
 
 def file_checksum(data: Buffer) -> int:

@@ -3,7 +3,7 @@
 Owns the layout of a stripe and is the only importer of PyECLib, whose k and m are
 our m (data) and k (parity): this module alone translates. The first m shards are
 the payload cut into equal parts, the last one padded with zeros; the k others are
-parity. Any m of the m+k give the rest.
+parity. Any m of the m+k give the rest. Without parity a stripe is one shard.
 
 It does not verify: PyECLib turns a flipped byte into other wrong bytes without a
 word. Check the shards (`diskless.checksum`) before they come here.
@@ -13,7 +13,8 @@ j of the others and on nothing else. So a part of a lost shard is rebuilt from t
 same part of m others, and one byte is enough.
 
 PyECLib puts a header on every fragment and wants it back. We store shards without:
-the headers say only index and size, so those of any stripe of that size serve.
+the headers say only index and size, so those of any stripe of that size serve. It copies
+the payload, too, so parity is made by the ISA-L that it brings (`diskless.parity`), if found.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from typing import TYPE_CHECKING
 
 from pyeclib.ec_iface import ECDriver
 
+from diskless import parity
 from diskless.config import DATA_SHARDS_MAX, PARITY_SHARDS_MAX
-from diskless.errors import BadSettings, TooFewShards
+from diskless.errors import BadSettings, CorruptData, TooFewShards
+from diskless.model import Stripe
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -44,11 +47,20 @@ class Codec:
 
     def __init__(self, *, data_shards: int, parity_shards: int) -> None:
         _check("data", data_shards, DATA_SHARDS_MAX)
-        _check("parity", parity_shards, PARITY_SHARDS_MAX)
+        if parity_shards or data_shards > 1:
+            _check("parity", parity_shards, PARITY_SHARDS_MAX)
         self.data_shards = data_shards
         self.parity_shards = parity_shards
         self.total_shards = data_shards + parity_shards
-        self._driver = ECDriver(ec_type=BACKEND, k=data_shards, m=parity_shards)
+        # One shard without parity is the payload itself.
+        self._driver = (
+            ECDriver(ec_type=BACKEND, k=data_shards, m=parity_shards) if parity_shards else None
+        )
+        self._encoder = (
+            parity.encoder(data_shards=data_shards, parity_shards=parity_shards)
+            if parity_shards
+            else None
+        )
         self._headers = lru_cache(maxsize=_HEADER_SETS_MAX)(self._make_headers)
 
     def __repr__(self) -> str:
@@ -58,13 +70,33 @@ class Codec:
         """The size of every shard of a stripe with that payload."""
         return -(-payload_bytes // self.data_shards)
 
-    def encode(self, payload: bytes) -> list[memoryview]:
+    def encode(self, payload: bytes | bytearray | memoryview) -> list[memoryview]:
         """The m+k shards of a stripe, data first.
 
-        Each view keeps alive its own shard and neither the payload nor the others.
-        The payload must be `bytes` (PyECLib takes nothing else) and not empty.
+        Data shards are parts of the payload, which they keep alive; a last one that is not
+        full, and parity, are memory of their own. The payload must not be empty.
         """
         assert payload, "a stripe has at least one byte"
+        if self._driver is None:
+            return [memoryview(payload)]
+        size = self.shard_bytes(len(payload))
+        encoder = self._encoder
+        start = parity.address(payload) if encoder is not None else None
+        if encoder is None or start is None:
+            return self._encode_by_copies(bytes(payload))
+        view = memoryview(payload)
+        full = len(payload) // size
+        shards = [view[at : at + size] for at in range(0, full * size, size)]
+        starts = list(range(start, start + full * size, size))
+        for index in range(full, self.data_shards):  # a small payload may end long before
+            padded = bytes(view[index * size :]).ljust(size, b"\0")
+            shards.append(memoryview(padded))
+            starts.append(parity.address(padded) or 0)
+        return shards + [memoryview(made) for made in encoder.encode(starts, size)]
+
+    def _encode_by_copies(self, payload: bytes) -> list[memoryview]:
+        """As `encode`, by PyECLib, which takes nothing but `bytes`."""
+        assert self._driver is not None
         fragments = self._driver.encode(payload)
         assert len(fragments[0]) == _HEADER_BYTES + self.shard_bytes(len(payload))
         return [memoryview(fragment)[_HEADER_BYTES:] for fragment in fragments]
@@ -98,6 +130,7 @@ class Codec:
             raise TooFewShards(f"{len(columns)} of {self.data_shards} required shards readable")
         if not missing:
             return {}
+        assert self._driver is not None, "its one shard is missing, and there"
         fragments = self._frame(columns)
         order = sorted(missing)
         rebuilt = self._driver.reconstruct(fragments, order)
@@ -124,15 +157,26 @@ class Codec:
         return [b"".join((headers[index], view)) for index, view in used[: self.data_shards]]
 
     def _make_headers(self, column_bytes: int) -> list[bytes]:
+        assert self._driver is not None
         fragments = self._driver.encode(bytes(column_bytes * self.data_shards))
         return [fragment[:_HEADER_BYTES] for fragment in fragments]
 
 
 # There are no more codes than this, so each is built once.
-@lru_cache(maxsize=DATA_SHARDS_MAX * PARITY_SHARDS_MAX)
+@lru_cache(maxsize=DATA_SHARDS_MAX * PARITY_SHARDS_MAX + 1)
 def codec_for(data_shards: int, parity_shards: int, /) -> Codec:
     """The one codec of that shape. Raises BadSettings for a number out of range."""
     return Codec(data_shards=data_shards, parity_shards=parity_shards)
+
+
+def codec_of(stripe: Stripe) -> Codec:
+    """The codec that a stripe was made with. Raises CorruptData if this version has none such."""
+    if stripe.codec != BACKEND:
+        raise CorruptData(
+            f"stripe {stripe.id} was encoded with {stripe.codec!r}, and this version only knows "
+            f"{BACKEND!r}: use the version of diskless that wrote it"
+        )
+    return codec_for(stripe.data_shards, stripe.parity_shards)
 
 
 def _check(kind: str, count: int, limit: int) -> None:

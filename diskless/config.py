@@ -21,13 +21,17 @@ DATA_SHARDS_MAX = 24
 PARITY_SHARDS_MAX = 8
 AGENTS_MAX = 256
 NO_AUDIT = "none"
-DURABILITIES = ("async", "memory", "sync")
+DURABILITIES = ("async", "barrier", "memory", "sync")
 """What a cluster with a tier may promise where no policy says something else."""
 LAG_MAX_S = 5.0
+METRICS_PORT = 19_470
+"""Of agent-0, where `up` is not told another; the next agents have the next ones."""
 MEMORY_BYTES_MIN = 16 * MIB
+CACHE_SHARE_MAX = 1 / 2
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {unit + "I": 1024**power for power, unit in enumerate("KMGT", start=1)}
+_PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
@@ -38,6 +42,19 @@ def parse_bytes(text: str) -> int:
     if match is None or match[2].upper() not in _UNITS:
         raise BadSettings(f"{text!r} is not a size: write for example 512MiB or 2GB")
     return int(Decimal(match[1]) * _UNITS[match[2].upper()])
+
+
+def parse_part(text: str, whole_bytes: int) -> int:
+    """As `parse_bytes`, or so many percent of a whole: `10%`. Raises BadSettings."""
+    match = _PERCENT.fullmatch(text)
+    if match is not None:
+        return int(Decimal(match[1]) / 100 * whole_bytes)
+    try:
+        return parse_bytes(text)
+    except BadSettings:
+        raise BadSettings(
+            f"{text!r} is neither a size nor a part: write for example 64MiB or 10%"
+        ) from None
 
 
 def format_bytes(count: float) -> str:
@@ -76,7 +93,7 @@ class Tuning:
     """How long the bytes of a deleted file stay readable for those who opened it."""
     orphan_delay_s: float = 60.0
     """Age from which a stripe that no file names is examined, fenced and freed; and for so
-    long a client that lost its agent, or was refused for now, may go on with its stripes."""
+    long a client that lost its agent, or was refused for now, may continue with its stripes."""
     janitor_interval_s: float = 2.0
     repair_delay_s: float = 10.0
     """How long an agent may be down before what it held is rebuilt elsewhere."""
@@ -84,6 +101,8 @@ class Tuning:
     """How often the leader looks for something to repair."""
     repair_share: float = 0.5
     """The part of the time that repair may take at first while clients are at work."""
+    end_notice_s: float = 30.0
+    """How long an agent that is told to end, by SIGTERM, takes at most to be emptied first."""
     scrub_bytes_per_s: int = 4 * MIB
     """How fast each agent looks through its own shards for damage."""
     repack_live_share: float = 0.5
@@ -144,7 +163,7 @@ class TierSettings:
     restores: bool = False
     """Whether the cluster begins with what that manifest says."""
     rewound: bool = False
-    """Whether it goes on from an earlier manifest than the one before it."""
+    """Whether it continues from an earlier manifest than the one before it."""
 
     @property
     def options(self) -> TierOptions:
@@ -176,6 +195,9 @@ class ClusterSettings:
     parity_shards: int = 2
     memory_bytes: int = 512 * MIB
     """Of each agent: shards, inline files and the namespace's log together."""
+    cache: str = "0"
+    """The part of it, or the size, that copies of other agents' shards may take while nothing
+    else needs it; 0 keeps none."""
     chaos: bool = False
     """Whether faults may be planted in its agents."""
     tls: bool | None = None
@@ -197,12 +219,21 @@ class ClusterSettings:
     """Files on every host, by their paths: nothing that is in them is ever part of settings."""
     tier_keep: str = ""
     """Which states of the past the tier keeps: every 1m keep 1h; every 1d keep 7d."""
+    metrics_port: int = 0
+    """Where agent-0 serves metrics; agent-N has the N-th port after it. 0: no agent does."""
+    metrics_open: bool = False
+    """Whether other hosts may ask for them too; that needs TLS."""
     tuning: Tuning = field(default_factory=Tuning)
 
     @property
     def voters(self) -> int:
         """How many agents, the first slots, replicate the namespace."""
         return 2 * self.parity_shards + 1
+
+    @property
+    def cache_bytes(self) -> int:
+        """Raises BadSettings."""
+        return parse_part(self.cache, self.memory_bytes)
 
     @property
     def agents_min(self) -> int:
@@ -233,10 +264,20 @@ class ClusterSettings:
                 f"{format_bytes(self.memory_bytes)} of memory an agent is too little: "
                 f"give at least {format_bytes(MEMORY_BYTES_MIN)}"
             )
+        if self.cache_bytes > CACHE_SHARE_MAX * self.memory_bytes:
+            raise BadSettings(
+                f"--cache {self.cache}: of {format_bytes(self.memory_bytes)} of memory it may be "
+                f"half at most"
+            )
         self._check_tls()
         if self.audit not in ("", NO_AUDIT) and not self.audit.startswith("/"):
             raise BadSettings(
                 f"--audit {self.audit}: give a whole path, the same on every host, or {NO_AUDIT}"
+            )
+        if not 0 <= self.metrics_port <= 65_535 - AGENTS_MAX:
+            raise BadSettings(
+                f"--metrics-port {self.metrics_port}: choose one up to {65_535 - AGENTS_MAX}, as "
+                "every agent takes the next, or 0 for none"
             )
         self._check_tier()
         self.tuning.validate()

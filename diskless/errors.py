@@ -70,6 +70,24 @@ class ReadOnly(DisklessError, PermissionError):
     exit_code = 24
 
 
+class CheckpointInUse(DisklessError, OSError):
+    """A query of another application writes below a checkpoint, or has just written there."""
+
+    exit_code = 29
+
+
+class CannotReturn(DisklessError, ValueError):
+    """A query cannot be brought back to that batch: what it takes is gone, or never was."""
+
+    exit_code = 30
+
+
+class UnknownFormat(DisklessError, ValueError):
+    """A file of a checkpoint is damaged, or of a format that this version does not know."""
+
+    exit_code = 30
+
+
 class TooFewShards(DisklessError, OSError):
     """A stripe has fewer readable shards than it needs: its bytes cannot be had now."""
 
@@ -92,6 +110,13 @@ class CapacityExceeded(DisklessError, OSError):
     """There is no room in the memory of enough agents."""
 
     exit_code = 7
+
+
+class MemoryFull(DisklessError, OSError):
+    """There is no room for now: some is made as what is in the tier leaves memory."""
+
+    exit_code = 7
+    retryable = True
 
 
 class TooFewAgents(DisklessError, OSError):
@@ -166,7 +191,7 @@ class DeadlineExceeded(DisklessError, TimeoutError):
 
 
 class Unauthorized(DisklessError, PermissionError):
-    """A key or a token is missing, wrong, expired or revoked; or whoever listens is no agent."""
+    """A key or a token is missing, wrong, expired or revoked; or no agent listens there."""
 
     exit_code = 11
 
@@ -268,7 +293,7 @@ class WrongKey(DisklessError, ValueError):
 
 
 class Superseded(DisklessError, OSError):
-    """A later epoch, or another cluster, goes on with the tier's chain: this one's part is over."""
+    """A later epoch, or another cluster, continues the tier's chain: this one's part is over."""
 
     exit_code = 27
 
@@ -280,6 +305,11 @@ class TierBehind(DeadlineExceeded):
 class NotDurable(Unavailable):
     """What was done is in the cluster's memory and not in its tier yet, and its path asks for
     that: ask again, it will not be done twice."""
+
+
+class Closing(Unavailable):
+    """The cluster is being ended: what it holds is brought into its tier, and nothing is changed
+    any more."""
 
 
 class DamagedTier(CorruptData):

@@ -5,11 +5,15 @@ and in memory. Nothing here does I/O or knows where it is stored.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
 from diskless.errors import BadRequest
+
+PRIORITIES = range(10)
+PRIORITY_DEFAULT = 5
+"""Of paths that ask for none; the highest is looked after first."""
 
 
 def slot_name(slot: int) -> str:
@@ -22,6 +26,19 @@ def parse_slot(text: str) -> int:
     if not number.isdecimal():
         raise ValueError(f"{text!r} is not a slot: write agent-3 or 3")
     return int(number)
+
+
+def check_slots(slots: Sequence[int], *, agents: int) -> None:
+    """Raises BadRequest for a slot that a cluster of so many agents does not have, and for one
+    that is named twice."""
+    for slot in slots:
+        if not 0 <= slot < agents:
+            raise BadRequest(
+                f"there is no {slot_name(slot)}: this cluster has {slot_name(0)} to "
+                f"{slot_name(agents - 1)}"
+            )
+    if len(set(slots)) < len(slots):
+        raise BadRequest("a slot is named twice")
 
 
 def format_address(host: str, port: int) -> str:
@@ -89,6 +106,11 @@ class Stripe(Struct, frozen=True, array_like=True, gc=False):
     version: int = 0
     codec: str = "isa_l_rs_cauchy"
 
+    @property
+    def shard_bytes(self) -> int:
+        """The size of each of its shards."""
+        return -(-self.payload_bytes // self.data_shards)
+
 
 class HeldShard(Struct, frozen=True, array_like=True, gc=False):
     """A shard that an agent has, and the placement that it was stored for.
@@ -115,7 +137,7 @@ class StripeId(Struct, frozen=True, gc=False):
 
     @classmethod
     def parse(cls, text: str) -> "StripeId":
-        """Raises BadRequest: ids come from clients too, with uploads they go on with."""
+        """Raises BadRequest: ids come from clients too, with uploads they continue with."""
         found = _STRIPE_ID.fullmatch(text)
         if found is None:
             raise BadRequest(f"{text[:80]!r} is not the id of a stripe")
@@ -141,6 +163,8 @@ class FileRecord(Struct, frozen=True, array_like=True, gc=False):
     inline: bytes | None
     extents: tuple[Extent, ...] = ()
     layout: int = 0
+    grade: int = 0
+    """What its path asked for of parity and priority when it was written: see `policy.Grade`."""
 
 
 class AgentInfo(Struct, frozen=True):
@@ -167,6 +191,16 @@ class AgentInfo(Struct, frozen=True):
     """It gets no new shards, and those that it has are moved elsewhere."""
     slow: bool = False
     """It answers much later than the others: it is asked last, and new shards go elsewhere."""
+    ends_ms: int = 0
+    """By the log's elapsed time, when its host is said to end; 0 if nobody says so. Until then it
+    gets no new shards while enough others are there, and those that it has are moved elsewhere."""
+    notice: str = ""
+    """Who said so last, and of when: the same is not heard twice, also after it was taken back."""
+
+    @property
+    def leaves(self) -> bool:
+        """Whether its shards are moved elsewhere, for whichever reason."""
+        return self.draining or self.ends_ms > 0
 
 
 class TierOptions(Struct, frozen=True, array_like=True):
@@ -192,12 +226,21 @@ class LoopLag(Struct, frozen=True):
     max_ms: float = 0.0
 
 
+class TrafficCounts(Struct, frozen=True):
+    """What was done for clients since agents started: it shrinks when one restarts."""
+
+    commits: tuple[int, ...] = ()
+    """By how long they took, in the buckets of `agent.counts`."""
+    bytes_written: int = 0
+    bytes_read: int = 0
+
+
 class AgentStatus(Struct, frozen=True, kw_only=True):
     """An agent, as the leader reports it; one that has not joined yet has only a name."""
 
     slot: str
     state: str
-    """starting, up, slow, draining or down."""
+    """starting, up, slow, draining, ending or down."""
     pid: int = 0
     node: str = ""
     host: str = ""
@@ -207,14 +250,27 @@ class AgentStatus(Struct, frozen=True, kw_only=True):
     bytes_used: int = 0
     bytes_max: int = 0
     memory: dict[str, int] = {}
-    """The agent's account: bytes by kind, of which `bytes_used` is the sum."""
+    """The agent's account: bytes by kind. `bytes_used` is the sum without copies, which give way
+    as soon as anything else needs the room."""
+    http: str = ""
+    """Where it serves its metrics; empty if it does not."""
+    unsteady: bool = False
+    """It went down, restarted or became slow several times in the last ten minutes: new shards
+    do not go there while others have room."""
     shards_placed: int = 0
     """Shards that the namespace has there, in whichever life."""
+    bytes_placed: int = 0
+    """The bytes of these."""
+    ends_in_s: float | None = None
+    """How long its host has until it ends, by what was announced; below 0 if it should have ended.
+    None if nothing is announced."""
+    ends_by: str = ""
+    """Who announced that."""
     loop_lag: LoopLag = LoopLag()
 
     def is_there(self) -> bool:
-        """Whether it serves, slow or draining as it may be."""
-        return self.state in ("up", "slow", "draining")
+        """Whether it serves, slow, draining or ending as it may be."""
+        return self.state in ("up", "slow", "draining", "ending")
 
 
 class VoterStatus(Struct, frozen=True, kw_only=True):
@@ -223,6 +279,8 @@ class VoterStatus(Struct, frozen=True, kw_only=True):
     """leader, follower or gone."""
     lag: int | None
     """Entries of the log that it lacks; None if it is silent or has no memory."""
+    clock_skew_ms: int | None = None
+    """How far its wall clock is from the median of the voters'; None if that is not known."""
 
 
 class LogStatus(Struct, frozen=True, kw_only=True):
@@ -252,6 +310,80 @@ class RepairStatus(Struct, frozen=True, kw_only=True):
     unprotectable: int = 0
     """Stripes that no agent has room for."""
     lost: int = 0
+    lost_files: int = 0
+    """Files that have bytes in lost stripes: of very many, some thousands."""
+    share: float = 0.0
+    """The part of the time that it takes while clients are at work, as is chosen now."""
+    slower: float | None = None
+    """Why: how many times as long as without it clients' commands take; None if that is not known
+    yet."""
+    at_stake: int = 0
+    """Stripes that were lost if all agents ended now whose ends are announced, as of the last look
+    at all stripes."""
+
+
+class BalanceStatus(Struct, frozen=True, kw_only=True):
+    """How evenly agents are filled, and what moves to make it so."""
+
+    state: str = "idle"
+    """idle; waiting, for agents that are down or for repair; moving; settled: nothing may be moved
+    any more, though agents are not equally full."""
+    bytes_left: int = 0
+    bytes_done: int = 0
+    bytes_per_s: int = 0
+    eta_s: float | None = None
+    mean_share: float = 0.0
+    """How full all agents together are, of what clients' data may take."""
+    fullest_share: float = 0.0
+    emptiest_share: float = 0.0
+
+
+class UpkeepStatus(Struct, frozen=True, kw_only=True):
+    """How fast agents look through what they have, as is chosen now."""
+
+    pace: float = 1.0
+    """Times as fast as is set."""
+    pace_why: str = ""
+    scrub_bytes_per_s: int = 0
+    """Of each agent."""
+    roll_stripes_per_s: float = 0.0
+    """Stripes whose holders the leader asks for them, while a roll is called."""
+    thin_s: float = 0.0
+    """How far apart looks at all snapshots by policy are, for those that are to go."""
+    thin_why: str = ""
+
+
+class ClassStatus(Struct, frozen=True, kw_only=True):
+    """The stripes of one parity: of the cluster's own, or of paths that ask for less."""
+
+    parity_shards: int
+    margin: int
+    """How many more losses all of them survive; -1 if some are lost, or cannot be read now."""
+    stripes: StripeCounts = StripeCounts()
+
+
+class QuotaStatus(Struct, frozen=True, kw_only=True):
+    """A path that may hold only so much."""
+
+    path: str
+    bytes_max: int
+    bytes_used: int
+
+
+class CopyStatus(Struct, frozen=True, kw_only=True):
+    """Copies of other agents' shards, of all agents: what clients wrote or read there last."""
+
+    bytes_max: int = 0
+    """How much they may take; 0 if there are none."""
+    bytes: int = 0
+    hits: int = 0
+    misses: int = 0
+    """Ranges of other agents' shards that clients' reads wanted, since agents started: found in
+    copies, and not."""
+    bytes_hit: int = 0
+    bytes_missed: int = 0
+    corrupt: int = 0
+    """Copies that failed their checksums, and were dropped."""
 
 
 class TierLag(Struct, frozen=True, kw_only=True):
@@ -274,12 +406,61 @@ class HydrationStatus(Struct, frozen=True, kw_only=True):
     """Files whose bytes in the tier are not what they were."""
 
 
+CLOSED = "closed"
+"""The tier's state while `down` is under way."""
+
+
+class DrillStatus(Struct, frozen=True, kw_only=True):
+    """What a drill found: a restore that was tried, beside the cluster, and thrown away."""
+
+    sound: bool
+    problem: str = ""
+    """The first thing that was wrong; there may be more."""
+    problems: int = 0
+    time_ms: int = 0
+    """When its result was taken down, by the log."""
+    number: int = 0
+    position: int = 0
+    """Of the manifest that was restored."""
+    full: bool = False
+    """Whether every file was read."""
+    files: int = 0
+    bytes: int = 0
+    files_read: int = 0
+    bytes_read: int = 0
+    took_s: float = 0.0
+    serves_s: float = 0.0
+    """After which a restored cluster would serve, as long as it took here."""
+    whole_s: float = 0.0
+    """After which it would have all bytes in memory, at the rate of this drill."""
+
+
+class EvictionStatus(Struct, frozen=True, kw_only=True):
+    """Memory as a cache of the tier."""
+
+    state: str = "idle"
+    """idle, evicting, or stuck: memory is full of what the tier has not, and will not have."""
+    files: int = 0
+    bytes: int = 0
+    """That were evicted and are in the tier alone."""
+    files_done: int = 0
+    bytes_done: int = 0
+    """Evicted by this leader."""
+    hits: int = 0
+    misses: int = 0
+    """Reads of clients that found their bytes in memory, and that went to the tier, of all agents
+    since they started."""
+    hit_rate: float | None = None
+    hydration_ms: float | None = None
+    """What a read waited for the tier, on average."""
+
+
 class TierReport(Struct, frozen=True, kw_only=True):
     """The durable tier, as the leader reports it."""
 
     uri: str
     state: str
-    """draining, failing or superseded."""
+    """draining, failing, closed (nothing is changed any more) or superseded."""
     epoch: int = 0
     number: int = 0
     """Of the last manifest."""
@@ -290,8 +471,13 @@ class TierReport(Struct, frozen=True, kw_only=True):
     lag_bytes: int = 0
     lag_commands: int = 0
     lag_max_s: float = 0.0
+    distance_s: float = 0.0
+    """How far apart rounds begin while nobody waits for one, as is chosen now."""
+    distance_why: str = ""
     rounds: int = 0
     """That this leader has made."""
+    rounds_failed: int = 0
+    """That failed."""
     objects_put: int = 0
     bytes_put: int = 0
     requests: int = 0
@@ -301,10 +487,17 @@ class TierReport(Struct, frozen=True, kw_only=True):
     failing_s: float = 0.0
     """For how long they have not."""
     held: int = 0
-    """Answers that are held back until they are durable."""
+    """Answers that are held back until they are durable, or what was planned before them is."""
+    barriers: int = 0
+    """Paths that ask for `durability=barrier`."""
+    barrier_paths: list[str] = []
+    """Some of them."""
     files_lost: int = 0
     """That could not be read any more when the tier was to have them."""
     hydration: HydrationStatus = HydrationStatus()
+    drill: DrillStatus | None = None
+    """The last one that was told of."""
+    eviction: EvictionStatus = EvictionStatus()
 
 
 class ClusterStatus(Struct, frozen=True, kw_only=True):
@@ -316,8 +509,11 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     parity_shards: int
     leader: str = ""
     margin: int
-    """How many more losses everything that is stored survives, and the namespace too."""
+    """How many more losses everything survives that is to survive k of them, and the namespace
+    too. What paths ask less for is told by `classes`, and counts in no promise."""
     margin_hosts: int
+    time_ms: int = 0
+    """What the voters' wall clocks say, by their median, in Unix milliseconds; 0: not known."""
     view: int = 0
     voters: list[VoterStatus] = []
     log: LogStatus = LogStatus()
@@ -329,6 +525,8 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     """Of the leader."""
     stripes: StripeCounts = StripeCounts()
     repair: RepairStatus = RepairStatus()
+    balance: BalanceStatus = BalanceStatus()
+    upkeep: UpkeepStatus = UpkeepStatus()
     files: int = 0
     files_unswept: int = 0
     """Deleted with the directories above them, and not taken apart yet: they still hold memory."""
@@ -344,6 +542,8 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     """What the namespace weighs on each voter, and how large it may become now."""
     stripes_freed: int = 0
     sessions: int = 0
+    leases: int = 0
+    """Checkpoints that applications write to, or did until lately."""
     grpc_messages: int = 0
     damaged_shards: int = 0
     corrupt_shards_seen: int = 0
@@ -353,10 +553,18 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     """Attempts that agents' doors have refused since they started, by reason."""
     audit_dropped: int = 0
     """Lines that are missing in audit files, for full or broken disks."""
+    traffic: TrafficCounts = TrafficCounts()
+    """Of all agents."""
+    copies: CopyStatus = CopyStatus()
     tier: TierReport | None = None
+    classes: list[ClassStatus] = []
+    """By parity, the highest first."""
+    quotas: list[QuotaStatus] = []
+    files_thin: int = 0
+    """In stripes of less parity than they ask for, until they are rewritten."""
 
     def is_protected(self) -> bool:
-        """Whether everything survives k losses."""
+        """Whether everything survives k losses, but for what paths ask less for."""
         return self.margin >= self.parity_shards
 
     def is_whole(self) -> bool:

@@ -1,18 +1,26 @@
 """Where shards go: a pure choice of distinct agents, spread over failure domains."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 
 from diskless.errors import TooFewAgents
 from diskless.model import AgentInfo
 
 
-def stripe_width(*, data_shards: int, parity_shards: int, alive: int) -> int:
-    """How many data shards a stripe can have now: m, or fewer when agents are missing.
+def full_width(*, data_shards: int, parity_shards: int) -> int:
+    """How many data shards a stripe of so much parity has if there are agents for all: m. Without
+    parity it is one: several would only be lost with more agents."""
+    return data_shards if parity_shards else 1
 
-    It always gets all k parity shards; with fewer than k+1 agents that is impossible
+
+def stripe_width(*, data_shards: int, parity_shards: int, alive: int) -> int:
+    """How many data shards a stripe can have now: all of them, or fewer when agents are missing.
+
+    It always gets all its parity shards; without one agent more than these that is impossible
     and TooFewAgents is raised.
     """
+    data_shards = full_width(data_shards=data_shards, parity_shards=parity_shards)
     if alive < parity_shards + 1:
         raise TooFewAgents(
             f"{alive} agents are alive, and a write that survives {parity_shards} losses "
@@ -31,6 +39,25 @@ def prompt(agents: Sequence[AgentInfo], *, enough: int) -> Sequence[AgentInfo]:
     return found if len(found) >= enough else agents
 
 
+def staying(agents: Sequence[AgentInfo], *, enough: int) -> Sequence[AgentInfo]:
+    """Those whose ends are not announced; all of them if these would be fewer than `enough`: what
+    was announced may be wrong, and a write that is refused is lost for certain."""
+    found = [agent for agent in agents if not agent.ends_ms]
+    return found if len(found) >= enough else agents
+
+
+def steady(
+    agents: Sequence[AgentInfo], *, unsteady: Collection[int], enough: int
+) -> Sequence[AgentInfo]:
+    """Those that do not come and go, if these are `enough` and on as many hosts as shards of a
+    stripe would be on; else all of them: a stripe is never narrower, or closer together, for it.
+    """
+    found = [agent for agent in agents if agent.slot not in unsteady]
+    hosts = min(len({agent.host for agent in agents}), enough)
+    fit = len(found) >= enough and len({agent.host for agent in found}) >= hosts
+    return found if fit else agents
+
+
 def place(
     agents: Iterable[AgentInfo], *, count: int, turn: int, avoid: Iterable[str] = ()
 ) -> list[int]:
@@ -45,9 +72,13 @@ def place(
         by_host[agent.host].append(agent.slot)
     hosts = sorted(by_host)
     start = turn % len(hosts) if hosts else 0
+    turned = hosts[start:] + hosts[:start]
     held = Counter(avoid)
+    free = list(islice((host for host in turned if not held[host]), count))
+    if len(free) == count:  # as nearly always where hosts are many: none gives two
+        return [by_host[host][turn // len(hosts) % len(by_host[host])] for host in free]
     choice: list[tuple[int, int, int]] = []
-    for order, host in enumerate(hosts[start:] + hosts[:start]):
+    for order, host in enumerate(turned):
         slots = by_host[host]
         # Not by `turn` itself: in step with the hosts it would always find the same slots.
         first = turn // len(hosts) % len(slots)

@@ -42,7 +42,7 @@ class ProtoBuildHook(BuildHookInterface):
 
 
 def generate(root: Path) -> list[Path]:
-    """Write the package anew and return its modules.
+    """Write the package again and return its modules.
 
     Raises ProtoError if there are no protos, protoc refuses them (its own lines
     on stderr say where), or the code would need a newer protobuf than pyproject

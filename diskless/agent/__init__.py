@@ -1,1 +1,1 @@
-"""The moving parts of an agent. They reach others only through `agent.ports`."""
+"""The working parts of an agent. They reach other agents only through `agent.ports`."""

@@ -1,11 +1,11 @@
 """The audit file of an agent: every event of the log, and refused attempts, one JSON object to
 a line.
 
-The event loop only puts notes into a queue; a thread makes the lines and writes them, so that
-a slow disk costs nobody anything. A disk that is full or broken, or too slow for the queue,
-costs lines: they are counted, and the file says how many as soon as it can be written again.
-Nothing is synced: what is lost with the machine's power is in other voters' files. A file that
-is full is renamed to `.1`, that one to `.2`, and the last of them goes.
+The event loop only puts events into a queue. A thread formats and writes the lines, so a slow disk
+delays nobody. If the disk is full, broken or too slow for the queue, lines are dropped and counted,
+and the file says how many as soon as it can be written again. Nothing is synced: what a power
+failure loses is in other voters' files. A full file is renamed to `.1`, that one to `.2`, and the
+last one is deleted.
 
 Reading goes backwards, in any thread, a bounded number of bytes at a time.
 """
@@ -32,22 +32,22 @@ log = logging.getLogger(__name__)
 FILE_BYTES_MAX = 16 * MIB
 FILES_MAX = 8
 QUEUE_MAX = 8192
-"""Notes that wait for the disk; further ones are dropped, and counted."""
+"""Events that wait for the disk. Further ones are dropped and counted."""
 BATCH_MAX = 1024
 PAUSE_S = 0.05
-"""Between two batches, so that there are few and large ones."""
+"""Between two batches, so that batches are few and large."""
 RETRY_S = 1.0
 """After a failure."""
 WARN_EVERY_S = 60.0
 CLOSE_TIMEOUT_S = 2.0
 FLUSH_TIMEOUT_S = 1.0
 REFUSED_PER_S_MAX = 5
-"""Lines about refused attempts; the next one says how many there were in between."""
+"""Lines about refused attempts. The next one says how many there were in between."""
 READ_BYTES_MAX = 8 * MIB
-"""That are looked through for one page."""
+"""Bytes that are searched for one page."""
 BLOCK_BYTES = 64 * KIB
 LINE_BYTES_MAX = 64 * KIB
-"""No line of ours is longer: whatever is, is none."""
+"""We write no longer line: a longer one is skipped."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Event).decode
@@ -71,11 +71,11 @@ class AuditFile:
         self._file_bytes_max = file_bytes_max
         self._files_max = files_max
         self._queue: deque[Line] = deque()
-        self._noted = 0  # how many lines were ever wanted
-        self._done = 0  # of those, how many are written or dropped for good
+        self._noted = 0  # lines that were requested
+        self._done = 0  # of those, written or dropped
         self._overflowed = 0
         self._failed = 0
-        self._told = 0  # how many of the dropped ones the file tells of
+        self._told = 0  # dropped lines that the file reports
         self._last_op = 0
         self._refused_s = 0
         self._refused = self._refused_more = 0
@@ -93,7 +93,7 @@ class AuditFile:
         self._thread.start()
 
     def close(self) -> None:
-        """Writes what is left, if the disk takes it soon."""
+        """Writes what is left, unless the disk takes too long."""
         self._closing.set()
         self._hurry.set()
         self._wake.set()
@@ -123,7 +123,7 @@ class AuditFile:
             self._wake.set()
 
     def gap(self, op: int) -> None:
-        """The namespace came from another voter, as it was after `op`."""
+        """The namespace was transferred from another voter, as it was after `op`."""
         if op <= self._last_op:
             return
         begin = f"{self._last_op + 1} to {op}" if self._last_op else f"up to {op}"
@@ -131,7 +131,7 @@ class AuditFile:
         self.note(Event(op, self._wall_ms(), "gap", text))
 
     def refused(self, door: str, error: DisklessError, peer: str) -> None:
-        """An attempt was refused at a door. Of very many only some are told one by one."""
+        """An attempt was refused. Of very many only some get a line of their own."""
         now_ms = self._wall_ms()
         if now_ms // 1000 != self._refused_s:
             self._refused_s, self._refused = now_ms // 1000, 0
@@ -173,7 +173,7 @@ class AuditFile:
                 text = f"{dropped - self._told} lines were not written here"
                 lines.insert(0, _encode(Event(batch[0].op, self._wall_ms(), "lost", text)))
             self._append(b"\n".join(lines) + b"\n")
-        except (OSError, ValueError) as error:  # a ValueError: text that is no Unicode
+        except (OSError, ValueError) as error:  # a ValueError: text that is not Unicode
             self._failed += len(batch)
             self._close_file()
             self._warn(error)
@@ -199,7 +199,7 @@ class AuditFile:
         return self._size + more > self._file_bytes_max
 
     def _open(self) -> None:
-        """Raises OSError. What a failed write has left of a line gets an end."""
+        """Raises OSError. A line that a failed write has left incomplete is ended first."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._handle = os.open(self._path, flags, 0o600)
@@ -235,15 +235,15 @@ class AuditFile:
     # -- reading, in any thread --------------------------------------------------------
 
     def flush(self) -> None:
-        """Returns when what was noted before is written, or cannot be soon."""
+        """Returns when all earlier events are written, or cannot be for now."""
         self._hurry.set()
         with self._progress:
-            # What overflowed is in no queue, and never done.
+            # What overflowed is in no queue and never marked done.
             target = self._noted - self._overflowed
             self._progress.wait_for(lambda: self._done >= target, FLUSH_TIMEOUT_S)
 
     def look_back(self, look: Look) -> EventsFound:
-        """Goes on with a page in the files, through `READ_BYTES_MAX` of them at most."""
+        """Continues a page in the files, through at most `READ_BYTES_MAX` bytes of them."""
         self.flush()
         scan, begin = _Scan(self._files()), look.begin
         try:
@@ -269,8 +269,8 @@ class AuditFile:
 
 
 class _Scan:
-    """Goes back through files, line by line. `file` and `offset` say where the lines begin that
-    it has passed: those that were yielded, but for the last if nobody asked for one more."""
+    """Reads files backwards, line by line. `file` and `offset` say where the lines begin that were
+    consumed: those that were yielded, except for the last one until the next is requested."""
 
     def __init__(self, handles: list[int]) -> None:
         self._handles = handles
@@ -281,17 +281,17 @@ class _Scan:
         self.offset = self._files[0][0].st_size if self._files else 0
 
     def go_to(self, file: int, offset: int) -> None:
-        """Begins there; at the end of all, if that file is gone by now, with all older ones."""
+        """Starts there; at the end of everything if that file and all older ones are gone."""
         while self._files and self._files[0][0].st_ino != file:
             del self._files[0]
-        self.file, self.offset = file, max(offset, 0)  # it comes back from clients
+        self.file, self.offset = file, max(offset, 0)  # clients send it back
 
     def events(self) -> Iterator[Event]:
         for number, (stat, handle) in enumerate(self._files):
             if number:
                 self.file, self.offset = stat.st_ino, stat.st_size
             for line, start in self._lines(handle, min(self.offset, stat.st_size)):
-                with suppress(msgspec.DecodeError):  # a line that was cut off
+                with suppress(msgspec.DecodeError):  # an incomplete line
                     yield _decode(line)
                 self.offset = start
                 if self._left <= 0:
@@ -301,7 +301,7 @@ class _Scan:
     def _lines(self, handle: int, end: int) -> Iterator[tuple[bytes, int]]:
         """The lines before `end`, the last first, and where each begins."""
         at = cut = end
-        rest = b""  # of the line that begins before what was read, as far as `cut`
+        rest = b""  # the end of a line whose start is not read yet
         while at and len(rest) <= LINE_BYTES_MAX:
             size = min(BLOCK_BYTES, at)
             at -= size

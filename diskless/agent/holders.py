@@ -1,19 +1,23 @@
-"""The shard memories of all agents, this one's among them.
+"""The shard memories of all agents, including this one.
 
-The one place that knows whether a shard lies here or elsewhere: whoever stores, fetches or
-drops shards asks it, and need not know.
+The only place that knows whether a shard is local or remote. Everything that stores, fetches or
+drops shards uses it.
 """
 
-from collections.abc import Coroutine, Sequence
+import logging
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any
 
 from diskless.agent.ports import Buffer, ShardPeers
 from diskless.agent.shards import ShardStore
-from diskless.model import AgentInfo, HeldShard, ShardName
+from diskless.errors import Unavailable
+from diskless.model import AgentInfo, HeldShard, ShardName, slot_name
+
+log = logging.getLogger(__name__)
 
 
 class Holders:
-    """Implements ShardPeers. What lies here is done at once, without waiting."""
+    """Implements ShardPeers. Local calls are done at once, without waiting."""
 
     def __init__(self, *, slot: int, shards: ShardStore, peers: ShardPeers) -> None:
         self._slot = slot
@@ -94,3 +98,12 @@ class Holders:
         if agent.slot == self._slot:
             return self._shards.miss(shards)
         return await self._peers.miss(agent, shards)
+
+
+async def deliver(agent: AgentInfo, drop: Awaitable[None]) -> None:
+    """Awaits a drop at that agent, best effort: an agent that is not reached has its shards
+    reviewed when it returns."""
+    try:
+        await drop
+    except Unavailable as error:
+        log.info("drop not delivered agent=%s error=%s", slot_name(agent.slot), error)

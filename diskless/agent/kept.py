@@ -1,9 +1,9 @@
-"""Stripes that are kept for clients that may come back, and for how long.
+"""Stripes that are kept for clients that may resume an upload, and for how long.
 
-An upload holds its stripes while it is open. When it is closed and its client may still go on
-with them, here or through another agent, they are kept for `keep_s` more; then they are
-anybody's. Only the lowest number of each writer matters: a fence is a number below which a
-writer has nothing unfinished. Nothing here waits or tells anybody; heartbeats do.
+An upload holds its stripes while it is open. If its client may still resume with them, on this
+agent or another one, they are kept for another `keep_s`. After that they may be dropped. Only the
+lowest number of each writer matters: a fence is a number below which a writer has nothing
+unfinished. Nothing here waits or sends; heartbeats report it.
 """
 
 from collections import deque
@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable
 from diskless.agent.ports import Hold
 
 KEPT_PER_WRITER_MAX = 1024
-"""Numbers remembered with a time of their own; of more, the two oldest become one."""
+"""Numbers that are remembered with their own time. If there are more, the two oldest are merged."""
 
 
 class Kept:
     def __init__(self, *, keep_s: float, now_s: Callable[[], float]) -> None:
         self._keep_s = keep_s
         self._now_s = now_s
-        # By writer: (counter, until_s), both rising. A higher number that ends sooner than a
-        # lower one says nothing.
+        # By writer: (counter, until_s), both rising. A higher number that expires before a
+        # lower one is redundant.
         self._kept: dict[tuple[int, int], deque[tuple[int, float]]] = {}
 
     def keep(self, holds: Iterable[Hold]) -> None:

@@ -1,16 +1,16 @@
-"""How late this agent's event loop is: what everything on it waits for before its turn.
+"""How late this agent's event loop is: how long everything on it waits for its turn.
 
-A timer that comes late shows that something else held the loop. Kept as counts by size for
-the last window and the one before, so that noting and reading cost the same for ever.
+A late timer shows that something else blocked the loop. Readings are kept as counts by size for the
+last window and the one before, so the cost is constant.
 """
 
-import asyncio
 import math
 from collections.abc import Callable
 
+from diskless.agent.ticking import GRID_S, Steps, left_s
 from diskless.model import LoopLag
 
-PERIOD_S = 0.2
+PERIOD_S = GRID_S
 READ_EVERY_S = 1.0
 WINDOW_S = 30.0
 """A reading covers between one and two of these."""
@@ -39,10 +39,19 @@ class LagMeter:
 
     async def run(self) -> None:
         """Measures until cancelled."""
-        while True:
-            due_s = self._now_s() + PERIOD_S
-            await asyncio.sleep(PERIOD_S)
+        due_s = self._due_s()
+
+        def measure() -> float:
+            nonlocal due_s
             self.note(self._now_s() - due_s)
+            due_s = self._due_s()
+            return PERIOD_S
+
+        await Steps(measure, first_s=PERIOD_S).run()
+
+    def _due_s(self) -> float:
+        now_s = self._now_s()
+        return now_s + left_s(PERIOD_S, now_s)
 
     def note(self, late_s: float) -> None:
         now_s = self._now_s()
@@ -55,7 +64,7 @@ class LagMeter:
         window.max_s = max(window.max_s, late_s)
 
     def read(self) -> LoopLag:
-        """Added up anew once a second: every heartbeat asks for it."""
+        """Computed at most once a second, because every heartbeat asks for it."""
         now_s = self._now_s()
         if now_s - self._read_s >= READ_EVERY_S:
             self._read_s, self._last = now_s, self._summary()
@@ -70,7 +79,7 @@ class LagMeter:
         )
 
     def _quantile_s(self, share: float) -> float:
-        """What that share of the readings did not exceed, rounded up by a fifth at most."""
+        """The quantile of the readings, rounded up by at most a fifth."""
         wanted = math.ceil(share * (self._now.total + self._before.total))
         for bucket in range(BUCKETS):
             wanted -= self._now.counts[bucket] + self._before.counts[bucket]

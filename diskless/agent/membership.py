@@ -1,23 +1,26 @@
-"""This agent as a member of the cluster: joining it, and answering the leader's beats.
+"""This agent as a member of the cluster: joins it, and answers the leader's heartbeats.
 
-Who is down, and who is up again, is for the leader to say (`leading.monitor`).
+The leader decides who is down and who is up again (`leading.monitor`).
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
 
+from diskless.agent.hits import Hits
 from diskless.agent.memory import Memory
-from diskless.agent.ports import Beat, Hold, Pulse
+from diskless.agent.ports import Beat, CopyCounts, Hold, Pulse
 from diskless.agent.revoked import Revoked
 from diskless.agent.roster import Roster
 from diskless.agent.router import Router
 from diskless.agent.shards import ShardStore
 from diskless.agent.sweeper import Sweeper
+from diskless.agent.ticking import rest
 from diskless.agent.tiers import Tiers
 from diskless.errors import DisklessError
-from diskless.model import AgentInfo, LoopLag, slot_name
+from diskless.model import AgentInfo, LoopLag, TrafficCounts, slot_name
 from diskless.namespace import commands as c
+from diskless.policy import Grades
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +47,17 @@ class Member:
         refused: Callable[[], dict[str, int]],
         audit_dropped: Callable[[], int],
         tiers: Tiers,
+        hits: Hits,
+        copies: Callable[[], CopyCounts],
+        http: Callable[[], str],
+        traffic: Callable[[], TrafficCounts],
         retain: Callable[[Collection[str]], None],
+        view: Callable[[], int],
         repair_delay_s: float,
     ) -> None:
-        """`retain` is told which addresses agents have, to forget all others. After
-        `repair_delay_s` without a beat what this agent holds may have been moved."""
+        """`retain` is called with the addresses of all agents, to forget all others. `view` is the
+        view of this agent's own voter: a leader gets no heartbeats of its own view. After
+        `repair_delay_s` without a heartbeat this agent's shards may have been moved."""
         self._roster = roster
         self._shards = shards
         self._memory = memory
@@ -63,15 +72,20 @@ class Member:
         self._refused = refused
         self._audit_dropped = audit_dropped
         self._tiers = tiers
+        self._hits = hits
+        self._copies = copies
+        self._http = http
+        self._traffic = traffic
         self.boot = ""
         self._repair_delay_s = repair_delay_s
         self._beaten_s: float | None = None
+        self._own_view = view
         self._view = 0
         self._beats = 0
         self.joined = asyncio.Event()
 
     async def join(self, namespace: Router, me: c.AgentUp) -> None:
-        """Enters the cluster, trying until it works; then shards may be stored here."""
+        """Joins the cluster, retrying until it succeeds. Then shards may be stored here."""
         self.boot = me.boot
         while self._shards.incarnation is None:
             try:
@@ -83,33 +97,38 @@ class Member:
         log.info("joined slot=%s incarnation=%d", slot_name(me.slot), self._shards.incarnation)
 
     def pulse(self, beat: Beat) -> Pulse:
-        """Takes the leader's news and answers with this agent's.
+        """Applies the leader's news and answers with this agent's.
 
-        A leader that was replaced and does not know it has no news.
+        A leader that was replaced without knowing it is ignored.
         """
         now_s = asyncio.get_running_loop().time()
         if self._beaten_s is not None and now_s - self._beaten_s > self._repair_delay_s:
-            self._shards.doubt_all()  # it may have been us who slept, and know nothing of it
+            self._shards.doubt_all()  # this process may have been suspended without knowing it
         self._beaten_s = now_s
-        if beat.view < self._view:
+        if beat.view < max(self._view, self._own_view()):
             return self.vital_signs()
         self._view = beat.view
         self._beats += 1
         self._roster.leader = beat.leader
         self._roster.inline_room = beat.inline_room
+        self._roster.relief = beat.relief
+        self._roster.unsteady = frozenset(beat.unsteady)
+        self._roster.upkeep_pace = beat.upkeep_pace
         self._tiers.learn(beat.tier, beat.tier_options)
+        if beat.grades is not None:
+            self._roster.grades, self._roster.grades_mark = Grades(beat.grades), beat.grades_mark
         self.revoked.learn(beat.revoked, upto=beat.revoked_upto, version=beat.revoked_version)
         if beat.roster is not None and self.revoked.known:
-            # Without a roster an agent serves no clients: it must know first whom to refuse.
+            # Without a roster an agent serves no clients: it does not know yet whom to refuse.
             self.learn(version=beat.roster_version, agents=beat.roster)
         return self.vital_signs()
 
     async def watch_leader(self, failure_timeout_s: float) -> None:
-        """Believes in no leader that is silent. For agents without a voter: those have
-        their protocol to tell them."""
+        """Forgets a leader that is silent. For agents without a voter; voters have their protocol
+        for it."""
         while True:
             before = self._beats
-            await asyncio.sleep(failure_timeout_s)
+            await rest(failure_timeout_s)
             if self._beats == before:
                 self._roster.leader = None
 
@@ -118,8 +137,11 @@ class Member:
         self._roster.update(version=version, agents=agents)
         self._retain(self._roster.addresses())
         after = self._roster.agents.get(self._roster.slot)
-        if before is not None and after is not None and after.up and not before.up:
-            self._shards.doubt_all()  # orders to drop may have passed us by
+        if before is not None and after is not None:
+            back = after.up and not before.up
+            stays = before.ends_ms and not after.ends_ms
+            if back or stays:
+                self._shards.doubt_all()  # drop requests may have been missed
         self._maybe_joined()
 
     def vital_signs(self) -> Pulse:
@@ -128,6 +150,7 @@ class Member:
             roster_version=max(self._roster.version, 0),
             shards=len(self._shards),
             memory=self._memory.latest(),
+            memory_version=self._memory.version,
             bytes_max=self._memory.bytes_max,
             messages_sent=self._messages_sent(),
             corrupt_shards_seen=self._corrupt_shards_seen(),
@@ -141,6 +164,11 @@ class Member:
             refused=self._refused(),
             audit_dropped=self._audit_dropped(),
             tier=self._tiers.counts(),
+            grades_mark=self._roster.grades_mark,
+            cache=self._hits.tell(),
+            http=self._http(),
+            traffic=self._traffic(),
+            copies=self._copies(),
         )
 
     def _maybe_joined(self) -> None:

@@ -1,9 +1,9 @@
-"""Commits: gathers puts that wait together into one flush and one command.
+"""Commits: combines waiting puts into one flush and one command.
 
-A flush decides for all that wait: few bytes travel inline in the command, more are
-packed into shared stripes first. A lone put is flushed at once; while a flush is
-under way, others gather. All puts that lie in a stripe are in the command that
-defines it, so a stripe is never half known.
+A flush takes all waiting puts. Few bytes travel inline in the command; more are packed into shared
+stripes first, each for files of one grade. A single put is flushed at once; while a flush is in
+progress, others wait for the next. All puts of a stripe are in the command that defines it, so a
+stripe is never partly known.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from diskless.errors import (
     BadRequest,
     DisklessError,
     InternalError,
+    NotDurable,
     PathIsDirectory,
     PathIsFile,
     ShardsAway,
@@ -31,23 +32,27 @@ from diskless.errors import (
 )
 from diskless.model import Extent, Stripe, cut
 from diskless.namespace import commands as c
+from diskless.policy import Grade
 
 log = logging.getLogger(__name__)
 
 FLUSH_BYTES_MAX = 4 << 20
 FLUSH_PUTS_MAX = 512
 FLUSH_META_BYTES_MAX = 6 << 20
-"""Of paths and stripes: one command must fit in one message between agents."""
-FLUSHES_MAX = 8
+"""Bytes of paths and stripes: one command must fit in one message between agents."""
+FLUSHES_MAX = 64
+"""Most of them only wait: the leader delays answers that must be durable first, and others must not
+queue behind those."""
+FLUSHES_BYTES_MAX = 8 * FLUSH_BYTES_MAX
 PATIENCE_S = 0.05
 """A flush that takes longer lets the next one start beside it."""
 GATHER_S_MAX = 0.004
-"""The longest that a flush waits for company; never longer than the last one took."""
+"""The longest that a flush waits for more puts; never longer than the last flush took."""
 STALE_RETRIES_MAX = 20
 STALE_PAUSE_S = 0.1
 
 NEVER_DONE = (AlreadyExists, PathIsDirectory, PathIsFile, BadRequest)
-"""Refusals that prove that no try of this put has been carried out, nor will be."""
+"""Refusals that prove that no attempt of this put was or will be executed."""
 
 ReadStripe = Callable[[Stripe], Awaitable[bytes]]
 
@@ -59,8 +64,7 @@ class PendingFile(Struct, frozen=True):
 
 
 class PendingPut(Struct):
-    """What a client wants to become visible: the bytes of `sealed`, then `tail`,
-    cut into `files` one after the other."""
+    """What a client commits: the bytes of `sealed`, then `tail`, split into `files` in order."""
 
     session: int
     sequence: int
@@ -68,14 +72,17 @@ class PendingPut(Struct):
     files: Sequence[PendingFile]
     sealed: list[Stripe]
     tail: bytes | bytearray | memoryview
+    parents: bool = True
+    """Whether directories above them are made."""
 
 
 class _Waiting:
-    __slots__ = ("future", "put", "tries")
+    __slots__ = ("behind", "future", "put", "tries")
 
     def __init__(self, put: PendingPut) -> None:
         self.put = put
         self.tries = 0
+        self.behind: NotDurable | None = None  # why there is no answer yet
         self.future: asyncio.Future[c.Done] = asyncio.get_running_loop().create_future()
 
 
@@ -95,14 +102,15 @@ class Packer:
         self._namespace = namespace
         self._read_stripe = read_stripe
         self._waiting: list[_Waiting] = []
-        self._flushes: dict[asyncio.Task[None], float] = {}
-        self._company = 0  # puts to wait for, for a moment, before the next flush
+        self._flushes: dict[asyncio.Task[None], tuple[float, int]] = {}  # since when, bytes
+        self._company = 0  # puts to wait for briefly before the next flush
         self._timer: asyncio.TimerHandle | None = None
 
     async def commit(self, put: PendingPut) -> c.Done:
         """Makes a put visible and returns the namespace's answer.
 
-        Raises what the namespace refused it with, or why it could not be protected.
+        Raises what the namespace refused it with, or why it could not be protected; NotDurable,
+        also if it is cancelled while only that keeps the answer back.
         """
         waiting = _Waiting(put)
         self._waiting.append(waiting)
@@ -113,6 +121,11 @@ class Packer:
             for stripe in put.sealed:
                 self._writer.give_up(stripe)
             raise
+        except asyncio.CancelledError:
+            if waiting.behind is not None:
+                raise waiting.behind from None
+            with self._writer.saying_why():
+                raise
         finally:
             for stripe in put.sealed:
                 self._writer.release(stripe)
@@ -123,7 +136,7 @@ class Packer:
             group = self._take()
             self._company = 0
             task = asyncio.create_task(self._flush(group))
-            self._flushes[task] = now
+            self._flushes[task] = now, sum(len(waiting.put.tail) for waiting in group)
             task.add_done_callback(partial(self._flush_ended, group))
         if self._waiting and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._on_timer)
@@ -135,18 +148,20 @@ class Packer:
     def _may_flush(self, now: float) -> bool:
         if len(self._waiting) < self._company:
             return False
-        return len(self._flushes) < FLUSHES_MAX and all(
-            now - started >= PATIENCE_S for started in self._flushes.values()
+        return not self._flushes or (
+            len(self._flushes) < FLUSHES_MAX
+            and sum(size for _, size in self._flushes.values()) < FLUSHES_BYTES_MAX
+            and all(now - started >= PATIENCE_S for started, _ in self._flushes.values())
         )
 
     def _flush_ended(self, group: list[_Waiting], task: asyncio.Task[None]) -> None:
-        """Starts the next flush, at once unless the last one had company.
+        """Starts the next flush, at once unless the last one had several puts.
 
-        Then the same clients are about to come back: waiting for them a moment makes
-        one full flush of what would else become two half-empty ones.
+        In that case the same clients are about to send again: waiting briefly makes one full flush
+        instead of two half-empty ones.
         """
         loop = asyncio.get_running_loop()
-        took_s = loop.time() - self._flushes.pop(task)
+        took_s = loop.time() - self._flushes.pop(task)[0]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a flush failed", exc_info=error)
             for waiting in group:
@@ -172,7 +187,7 @@ class Packer:
         return [waiting for waiting in taken if not waiting.future.done()]
 
     async def _flush(self, group: list[_Waiting]) -> None:
-        """Every put of the group gets its answer or its error, or is tried again."""
+        """Every put of the group gets its answer or its error, or is retried."""
         try:
             results = await self._commit_group(group)
         except DisklessError as error:
@@ -195,7 +210,7 @@ class Packer:
         async def again() -> None:
             await asyncio.sleep(STALE_PAUSE_S)  # until the roster shows what was lost
             try:
-                waiting.put.sealed = await self._reseal(waiting.put.sealed)
+                waiting.put.sealed = await self._reseal(waiting.put)
             except DisklessError as error:
                 _fail(waiting, error)
                 return
@@ -205,17 +220,22 @@ class Packer:
         task = asyncio.create_task(again())
         waiting.future.add_done_callback(lambda _: task.cancel())
 
-    async def _reseal(self, stripes: list[Stripe]) -> list[Stripe]:
+    async def _reseal(self, put: PendingPut) -> list[Stripe]:
         fresh: list[Stripe] = []
-        for stripe in stripes:
+        grade = self._grade(put)
+        for stripe in put.sealed:
             holders = [self._roster.holder(place) for place in stripe.places]
-            if all(agent is not None and agent.up for agent in holders):
+            is_thin = stripe.parity_shards < self._writer.parity_of(grade)
+            if not is_thin and all(agent is not None and agent.up for agent in holders):
                 fresh.append(stripe)
                 continue
             try:
-                fresh.append(await self._writer.seal(await self._read_stripe(stripe)))
+                payload = await self._read_stripe(stripe)
+                fresh.append(
+                    await self._writer.seal(payload, grade=grade, patient=True, file_bytes=0)
+                )
             except ShardsAway:
-                raise  # They may be back: ask again.
+                raise  # They may be up again: retry.
             except TooFewShards as error:
                 raise UploadLost(f"too many agents were lost during the upload: {error}") from None
             self._writer.release(stripe)
@@ -223,20 +243,21 @@ class Packer:
 
     async def _commit_group(self, group: list[_Waiting]) -> tuple[c.Result, ...]:
         self._writer.check_protectable()
+        fresh: list[Stripe] = []
+        extents: dict[_Waiting, list[Extent]] = {}
         inline = self._fits_inline(group)
-        tails = b"" if inline else b"".join(waiting.put.tail for waiting in group)
-        fresh = await self._seal_all(tails)
+        if not inline:
+            fresh, extents = await self._seal_tails(group)
         stripes = [stripe for waiting in group for stripe in waiting.put.sealed] + fresh
         try:
-            spread = [Extent(stripe.id, 0, stripe.payload_bytes) for stripe in fresh]
-            puts: list[c.Put] = []
-            at = 0
-            for waiting in group:
-                size = 0 if inline else len(waiting.put.tail)
-                puts.append(_command(waiting.put, cut(spread, at, size), inline=inline))
-                at += size
-            results = await self._namespace.execute(c.Commit(tuple(stripes), tuple(puts)))
-            if all(isinstance(r, c.Refused) and isinstance(r.error(), NEVER_DONE) for r in results):
+            puts = [
+                _command(waiting.put, extents.get(waiting, []), inline=inline) for waiting in group
+            ]
+            command = c.Commit(tuple(stripes), tuple(puts))
+            results = await self._namespace.execute(command, partial(_tell, group))
+            if fresh and all(
+                isinstance(r, c.Refused) and isinstance(r.error(), NEVER_DONE) for r in results
+            ):
                 for stripe in fresh:
                     self._writer.give_up(stripe)
             return results
@@ -245,22 +266,57 @@ class Packer:
                 self._writer.release(stripe)
 
     def _fits_inline(self, group: list[_Waiting]) -> bool:
-        return (
-            sum(len(waiting.put.tail) for waiting in group) <= self._tuning.inline_flush_bytes_max
-            and self._roster.inline_room
-            and not any(waiting.put.sealed for waiting in group)
-            and all(
-                file.size <= self._tuning.inline_bytes_max
-                for waiting in group
-                for file in waiting.put.files
-            )
-        )
+        if not self._roster.inline_room:
+            return False
+        size, most = 0, self._tuning.inline_bytes_max
+        for waiting in group:
+            put = waiting.put
+            if put.sealed:
+                return False
+            for file in put.files:
+                if file.size > most:
+                    return False
+            size += len(put.tail)
+        return size <= self._tuning.inline_flush_bytes_max
 
-    async def _seal_all(self, data: bytes) -> list[Stripe]:
+    def _grade(self, put: PendingPut) -> Grade:
+        return self._writer.grade_of(file.path for file in put.files)
+
+    async def _seal_tails(
+        self, group: list[_Waiting]
+    ) -> tuple[list[Stripe], dict[_Waiting, list[Extent]]]:
+        """Packs what is left of each put into stripes, one grade per stripe; returns the stripes,
+        and where each put's bytes are."""
+        by_grade: dict[Grade, list[_Waiting]] = {}
+        for waiting in group:
+            by_grade.setdefault(self._grade(waiting.put), []).append(waiting)
+        tails = {
+            grade: b"".join(waiting.put.tail for waiting in members)
+            for grade, members in by_grade.items()
+        }
+        sealed = await self._seal_all(tails)
+        extents: dict[_Waiting, list[Extent]] = {}
+        for grade, members in by_grade.items():
+            spread = [Extent(stripe.id, 0, stripe.payload_bytes) for stripe in sealed[grade]]
+            at = 0
+            for waiting in members:
+                extents[waiting] = cut(spread, at, len(waiting.put.tail))
+                at += len(waiting.put.tail)
+        return [stripe for stripes in sealed.values() for stripe in stripes], extents
+
+    async def _seal_all(self, tails: dict[Grade, bytes]) -> dict[Grade, list[Stripe]]:
         size = self._tuning.stripe_bytes
-        payloads = [data[at : at + size] for at in range(0, len(data), size)]
+        parts = [
+            (grade, data[at : at + size])
+            for grade, data in tails.items()
+            for at in range(0, len(data), size)
+        ]
         sealed = await asyncio.gather(
-            *(self._writer.seal(payload) for payload in payloads), return_exceptions=True
+            *(
+                self._writer.seal(payload, grade=grade, patient=True, file_bytes=len(payload))
+                for grade, payload in parts
+            ),
+            return_exceptions=True,
         )
         stripes = [stripe for stripe in sealed if isinstance(stripe, Stripe)]
         for error in sealed:
@@ -268,12 +324,15 @@ class Packer:
                 for stripe in stripes:
                     self._writer.release(stripe)
                 raise error
-        return stripes
+        found: dict[Grade, list[Stripe]] = {grade: [] for grade in tails}
+        for (grade, _), stripe in zip(parts, stripes, strict=True):
+            found[grade].append(stripe)
+        return found
 
 
 def _meta_bytes(put: PendingPut) -> int:
     """About how much of a command the put takes, its inline bytes aside."""
-    return 200 * len(put.sealed) + sum(64 + 2 * len(file.path) for file in put.files)
+    return 200 * len(put.sealed) + sum([64 + 2 * len(file.path) for file in put.files])
 
 
 def _command(put: PendingPut, tail: list[Extent], *, inline: bool) -> c.Put:
@@ -289,7 +348,13 @@ def _command(put: PendingPut, tail: list[Extent], *, inline: bool) -> c.Put:
             where = tuple(cut(extents, at, file.size))
             files.append(c.NewFile(file.path, file.size, file.checksum, None, where))
         at += file.size
-    return c.Put(put.session, put.sequence, put.overwrite, tuple(files))
+    return c.Put(put.session, put.sequence, put.overwrite, tuple(files), put.parents)
+
+
+def _tell(group: list[_Waiting], behind: NotDurable) -> None:
+    """All of them must be durable first, or each got its own answer."""
+    for waiting in group:
+        waiting.behind = behind
 
 
 def _fail(waiting: _Waiting, error: DisklessError) -> None:

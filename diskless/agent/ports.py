@@ -1,14 +1,17 @@
-"""What the moving parts need from the edges: ways to reach other agents.
+"""The interfaces through which an agent's parts reach other agents.
 
-The edges (`rpc`) implement these; tests may too. Every method that waits has a
-deadline of its own and raises Unavailable when it passes.
+`rpc` implements these; tests may too. Every method that waits has its own timeout and raises
+Unavailable when it expires.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
+from diskless.agent.memory import YIELDING
+from diskless.agent.noted import IndexEntry, Row
+from diskless.ends import Notice
 from diskless.errors import DisklessError
 from diskless.model import (
     AgentInfo,
@@ -19,21 +22,24 @@ from diskless.model import (
     ShardName,
     Stripe,
     TierOptions,
+    TrafficCounts,
 )
 from diskless.namespace import commands as c
 from diskless.namespace.queries import Query
 from diskless.namespace.views import TierPlace
+from diskless.policy import GradeRow
+from diskless.upkeep import USUAL
 
 Buffer = bytes | bytearray | memoryview
 
 
 class Rebuilt(Struct, frozen=True):
-    """What became of a stripe's shards that were to be rebuilt."""
+    """The outcome of rebuilding shards of a stripe."""
 
     places: dict[int, Place]
     """Where each is stored now, by index."""
     failed: dict[int, DisklessError]
-    """Slots that did not take theirs, and why."""
+    """Slots that did not store theirs, and why."""
 
 
 class ShardPeers(Protocol):
@@ -50,10 +56,9 @@ class ShardPeers(Protocol):
         version: int = 0,
         from_reserve: bool = False,
     ) -> int:
-        """Stores a shard; returns the incarnation that has it.
+        """Stores a shard; returns the incarnation that holds it.
 
-        Raises CapacityExceeded, CorruptData (the bytes were damaged on the way) and
-        Unavailable.
+        Raises CapacityExceeded, CorruptData (the bytes were damaged in transit) and Unavailable.
         """
         ...
 
@@ -73,17 +78,35 @@ class ShardPeers(Protocol):
         ...
 
     async def verify(self, agent: AgentInfo, *, stripe: str, index: int) -> bool:
-        """Has the agent look whether its shard is sound. Raises Unavailable."""
+        """Has the agent verify its shard. Raises Unavailable."""
         ...
 
     async def miss(self, agent: AgentInfo, shards: Sequence[ShardName]) -> int:
-        """Has the agent look which of these it does not have; how many it did not know of. It
-        tells of them with its pulses. Raises Unavailable."""
+        """Has the agent check which of these it lacks; returns how many it did not know of. It
+        reports them with its heartbeat answers. Raises Unavailable."""
+        ...
+
+
+class ChunkPeers(Protocol):
+    """Other agents that also fetch chunks of files from the tier."""
+
+    async def claim(
+        self, agent: AgentInfo, *, file: int, chunks: range, without: int | None
+    ) -> list[int]:
+        """Claims these chunks at that agent; returns the slot that fetches each of them, never
+        `without`, which lacked one. Raises Unavailable."""
+        ...
+
+    async def fetch(
+        self, agent: AgentInfo, *, stripe: str, index: int, first_block: int, blocks: int
+    ) -> tuple[memoryview, bytes]:
+        """Chunk `index` of the file that is named like a stripe, all of it, unverified, and its
+        blocks' checksums. Raises NotFound if the agent does not have it; Unavailable."""
         ...
 
 
 class Workers(Protocol):
-    """Agents, as those who rebuild shards."""
+    """Agents that rebuild shards."""
 
     async def rebuild(
         self, agent: AgentInfo, stripe: Stripe, targets: Mapping[int, int]
@@ -99,12 +122,12 @@ class VoterPeers(Protocol):
     """The other voters of the namespace."""
 
     def post(self, slot: int, address: str, message: bytes) -> None:
-        """Sends a message that may get lost; never waits."""
+        """Sends a message that may be lost; never waits."""
         ...
 
 
 class Hold(Struct, frozen=True, array_like=True, gc=False):
-    """The lowest stripe of a writer that is stored, not committed, and still wanted."""
+    """The lowest stripe of a writer that is stored, not committed yet, and still needed."""
 
     slot: int
     incarnation: int
@@ -112,8 +135,8 @@ class Hold(Struct, frozen=True, array_like=True, gc=False):
 
 
 Undecided = tuple[int, int]
-"""A writer, slot and incarnation: nothing names a shard of a stripe that it made, and a command
-that is under way may still do so."""
+"""A writer (slot and incarnation) of a stripe that no file uses yet, although a command in progress
+may still name it."""
 Unclaimed = tuple[str, int]
 """A stripe that is known, and the later version of it that a shard was stored for."""
 
@@ -124,18 +147,31 @@ class Beat(Struct, frozen=True):
     leader: int
     roster_version: int
     roster: tuple[AgentInfo, ...] | None
-    """None if the agent has this version already."""
+    """None if the agent already has this version."""
     inline_room: bool
     view: int
     revoked_version: int = 0
     """The number of the newest revocation of a token."""
     revoked: tuple[tuple[str, int], ...] = ()
-    """Names that the agent has not heard of, and when their tokens expire."""
+    """Names that are new to the agent, and when their tokens expire."""
     revoked_upto: int = 0
-    """The number of the last one of these; more may follow with the next beat."""
+    """The number of the last one of these; more may follow with the next heartbeat."""
     tier: str = ""
     """The address of the durable tier; empty if there is none."""
     tier_options: TierOptions = TierOptions()
+    grades_mark: int = 0
+    """Which parity and priority paths ask for: the same number for the same policies."""
+    grades: tuple[GradeRow, ...] | None = None
+    """None if the agent already has these."""
+    relief: bool = False
+    """Whether eviction makes room when memory is full: then writers wait for it."""
+    unsteady: tuple[int, ...] = ()
+    """Slots that get no new shards while others have room."""
+    memory: dict[str, int] = {}
+    memory_version: int = 0
+    """The agent's account as the leader knows it: it comes only if it is another by now."""
+    upkeep_pace: float = USUAL
+    """How fast to look through what there is, in times as fast as is set."""
 
 
 class TierCounts(Struct, frozen=True):
@@ -145,10 +181,37 @@ class TierCounts(Struct, frozen=True):
     objects_put: int = 0
     bytes_put: int = 0
     bytes_got: int = 0
+    requests_failed: int = 0
+    """Including those that timed out. An agent reports its own; no leader does."""
+
+
+class CacheCounts(Struct, frozen=True):
+    """Clients' reads at an agent since it started."""
+
+    hits: int = 0
+    misses: int = 0
+    waited_ms: int = 0
+    """By all that went to the tier."""
+    wanted: tuple[int, ...] = ()
+    """Files that were read there lately."""
+
+
+class CopyCounts(Struct, frozen=True, kw_only=True):
+    """Use of an agent's copies of others' shards since it started."""
+
+    bytes_max: int = 0
+    """How much they may take; 0 if the cache is off."""
+    hits: int = 0
+    misses: int = 0
+    """Ranges of other agents' shards that clients' reads wanted: found here, and not."""
+    bytes_hit: int = 0
+    bytes_missed: int = 0
+    corrupt: int = 0
+    """Copies that failed their checksums, and were dropped."""
 
 
 class Pulse(Struct, frozen=True):
-    """An agent's answer to a beat."""
+    """An agent's answer to a heartbeat."""
 
     boot: str
     roster_version: int
@@ -162,22 +225,32 @@ class Pulse(Struct, frozen=True):
     damaged: tuple[tuple[str, int], ...] = ()
     """Shards of the agent, stripe and index, that are corrupt or missing."""
     requests: int = 0
-    """Of clients, since it started."""
+    """Clients' requests since it started."""
     undecided: tuple[Undecided, ...] = ()
     unclaimed: tuple[Unclaimed, ...] = ()
-    """What the last review of the agent's shards left open."""
+    """What the last review of the agent's shards could not decide."""
     loop_lag: LoopLag = LoopLag()
     revoked_version: int = 0
     """The newest revocation of a token that the agent knows, with all before it."""
     refused: dict[str, int] = {}
-    """Attempts that its doors refused, by reason, since it started."""
+    """Refused connection attempts, by reason, since it started."""
     audit_dropped: int = 0
     """Lines that are missing in its audit file."""
     tier: TierCounts = TierCounts()
+    grades_mark: int = 0
+    """Version of the policies that the agent has."""
+    cache: CacheCounts = CacheCounts()
+    http: str = ""
+    """Where it serves its metrics; empty if it does not."""
+    memory_version: int = 0
+    """Version of the account, since the agent started: the same version means the same content."""
+    traffic: TrafficCounts = TrafficCounts()
+    copies: CopyCounts = CopyCounts()
 
     @property
     def bytes_used(self) -> int:
-        return sum(self.memory.values())
+        """Without what is freed as soon as anything needs the room."""
+        return sum(self.memory.values()) - sum(self.memory.get(kind, 0) for kind in YIELDING)
 
 
 class LeaderPeers(Protocol):
@@ -198,10 +271,38 @@ class LeaderPeers(Protocol):
         ...
 
 
-FileRow = tuple[int, int, int, int, int]
-"""Where a file's bytes lie in the tier: file, segment, offset, stored bytes, flags."""
+class NotePeers(Protocol):
+    """Spark's notes at other voters. All raise Unavailable, and BadRequest if the agent there has a
+    version without notes."""
+
+    async def tell_notes(
+        self, slot: int, address: str, rows: Sequence[Row], *, timeout_s: float
+    ) -> None: ...
+
+    async def notes_index(
+        self, slot: int, address: str, after: str, *, timeout_s: float
+    ) -> list[IndexEntry]: ...
+
+    async def notes_of(
+        self, slot: int, address: str, path: str, *, timeout_s: float
+    ) -> Row | None: ...
+
+
+FileRow = tuple[int, ...]
+"""Where a file's bytes are in the tier: file, segment, offset, stored bytes, flags. A large file
+has one for each part, with two more numbers: its first byte, and its size."""
 SegmentRow = tuple[int, str, int]
 """An object of the tier with bytes of files: its number, its name, its bytes."""
+
+
+class Stretch(NamedTuple):
+    """Bytes of a file for the tier: all of them, or a part."""
+
+    file: int
+    data: Buffer
+    start: int = 0
+    more: bool = False
+    """Whether others of that file follow."""
 
 
 class Uploaded(Struct, frozen=True):
@@ -232,37 +333,39 @@ class Landed(Struct, frozen=True, kw_only=True):
     """The whole manifest that it builds on; its own number if it is whole, 0 if there is none."""
     journal_bytes: int
     segments: tuple[SegmentRow, ...]
-    """Those with bytes of files, its own body too if there are any in it."""
-    rows: tuple[FileRow, ...]
-    """Where files lie from it on."""
+    """Those with bytes of files, including its own body if it contains any."""
+    rows: Sequence[FileRow]
+    """Where files are, from this manifest on."""
 
 
 class Loaded(Struct, frozen=True, kw_only=True):
-    """A piece of what makes a state, in order: of each manifest its segments, a picture if it is
-    whole, what was done since the one before, and then where files lie from it on."""
+    """A piece of a state, in order: for each manifest its segments, a picture if it is whole, the
+    changes since the previous one, and then where files are from it on."""
 
     epoch: int = 0
-    """Of a manifest that began one: ids of files go on from there."""
+    """Of a manifest that began one: ids of files continue from there."""
     segments: tuple[SegmentRow, ...] = ()
     picture: bytes | None = None
     journal: Sequence[bytes] = ()
     rows: Sequence[FileRow] = ()
+    done: float = 0.0
+    """The fraction of all bytes of such pieces that is loaded, including this one."""
 
 
 class Survey(Struct, frozen=True):
-    """What the chain's past asks of the next round."""
+    """What the chain needs from the next round."""
 
     whole: bool = False
-    """Whether it should be whole: then what nobody can return to goes with it."""
+    """Whether it should be whole: then what nobody can return to is deleted with it."""
     rewrite: frozenset[int] = frozenset()
-    """Segments that are mostly dead: a whole round brings what lives there anew."""
+    """Segments that are mostly garbage: a whole round uploads their live files again."""
 
 
 class Tier(Protocol):
     """The durable tier, as one agent reaches it.
 
-    Every method raises StoreDown (again later; a write may have happened), StoreDenied and
-    NoSuchBucket; those that read raise DamagedTier too.
+    Every method raises StoreDown (retry later; a write may have happened), StoreDenied and
+    NoSuchBucket; those that read also raise DamagedTier.
     """
 
     @property
@@ -276,33 +379,32 @@ class Tier(Protocol):
         ...
 
     async def survey(self, live_bytes: Mapping[int, int], *, thorough: bool) -> Survey:
-        """Looks at what the chain holds, with how much of each segment lives. A `thorough` one is
-        for the whole round that follows, which then names what is to be deleted."""
+        """Examines what the chain holds, and how much of each segment is live. A `thorough` look
+        prepares a whole round, which then names what is to be deleted."""
         ...
 
     async def clear(self, number: int) -> None:
-        """Deletes what the last manifest, of that number, says is to be deleted."""
+        """Deletes what the last manifest, which has that number, names for deletion."""
         ...
 
     def draft(self, round_id: str) -> "Draft":
         """A round that will follow the manifest that was looked at, or appended, last."""
         ...
 
-    async def upload(
-        self, files: Sequence[tuple[int, Buffer]], *, number: int, name: str
-    ) -> Uploaded:
-        """Stores files as a segment."""
+    async def upload(self, files: Sequence[Stretch], *, number: int, name: str) -> Uploaded:
+        """Stores files, or a part of one, as a segment."""
         ...
 
     async def confirm(self, uploaded: Uploaded) -> None:
-        """Returns if a segment that another agent has uploaded is there for this one too, whole.
-        Raises StoreDown if not: a directory may be another one on each host."""
+        """Returns if this agent can see all of a segment that another agent has uploaded. Raises
+        StoreDown if not: a directory may be a different one on each host."""
         ...
 
     async def read(
         self, place: TierPlace, *, file: int, size: int, start: int, stop: int
-    ) -> memoryview:
-        """Bytes `start` to `stop` of a file of `size` bytes, verified."""
+    ) -> list[memoryview]:
+        """Bytes `start` to `stop` of a file of `size` bytes, verified, as views of what was
+        received; only those that the part at `place` has."""
         ...
 
     def contents(self, number: int, *, epoch: int) -> AsyncIterator[Loaded]:
@@ -313,11 +415,11 @@ class Tier(Protocol):
 
 
 class Draft(Protocol):
-    """A manifest to be. What is added may be uploaded at once, but nothing names it yet."""
+    """A future manifest. What is added may be uploaded at once, but nothing names it yet."""
 
     @property
     def round_id(self) -> str:
-        """Drawn at random: by it a leader knows its own."""
+        """Random: by it a leader recognizes its own manifest."""
         ...
 
     def reserve(self) -> tuple[int, str]:
@@ -325,7 +427,11 @@ class Draft(Protocol):
         ...
 
     def name(self, uploaded: Uploaded) -> None:
-        """A segment that was uploaded for this round, or that earlier ones named."""
+        """A segment that was uploaded for this round."""
+        ...
+
+    def keep(self, held: Uploaded) -> None:
+        """For a whole manifest: a segment that earlier ones named, and that the namespace knows."""
         ...
 
     async def add_file(self, id_: int, data: Buffer) -> None: ...
@@ -339,17 +445,26 @@ class Draft(Protocol):
         ...
 
     async def append(self, *, change: int, op: int, time_ms: int, last_file: int) -> Landed:
-        """Makes it the chain's next manifest, if that number is free: the answer is what has the
-        number then, which may be another round of the same epoch. Raises Superseded."""
+        """Makes it the chain's next manifest, if that number is free. Returns the manifest that has
+        the number then, which may be another round of the same epoch. Raises Superseded."""
         ...
 
     async def abandon(self) -> None:
-        """Ends what is under way; what was written is garbage."""
+        """Cancels what is in progress. What was written is garbage."""
         ...
 
 
+class UploadPart(Struct, frozen=True, array_like=True):
+    """Which part of a large file is to be uploaded. All of a `run` go to one agent, in order, so
+    that it can compare the file's own checksum in the end."""
+
+    start: int
+    end: int
+    run: str
+
+
 class Uploaders(Protocol):
-    """Agents, as those who bring files to the tier."""
+    """Agents that upload files to the tier."""
 
     async def upload(
         self,
@@ -359,21 +474,23 @@ class Uploaders(Protocol):
         *,
         number: int,
         name: str,
+        part: UploadPart | None = None,
     ) -> Uploaded:
-        """Has the agent read these files and store them as a segment. Raises TooFewShards,
-        NotFound, StoreDown and the like, Unavailable."""
+        """Has the agent read these files and store them as a segment; or a `part` of one, whose
+        record has only the extents of that part. Raises TooFewShards, NotFound, CorruptData, the
+        store's errors, Unavailable."""
         ...
 
 
 class Leadership(Protocol):
-    """What an agent does because it leads: begins with a view, and ends with it."""
+    """What an agent does as leader: starts with a view, and ends with it."""
 
     def end(self) -> None:
-        """The view is over, or another leads: stops everything at once."""
+        """The view has ended, or another agent leads: stops everything at once."""
         ...
 
     def roster_changed(self) -> None:
-        """An agent's address or state is another one now, or a token was revoked."""
+        """An agent's address or state has changed, or a token was revoked."""
         ...
 
     def command_took(self, took_s: float) -> None:
@@ -386,12 +503,20 @@ class Leadership(Protocol):
         ...
 
     def after(self, command: c.Command) -> Awaitable[None] | None:
-        """What the answer to a command, which is applied, must wait for. It raises NotDurable,
-        or Superseded."""
+        """What the answer to an applied command must wait for. It raises NotDurable or
+        Superseded."""
         ...
 
     def concerns(self, put: c.Put) -> bool:
-        """Whether a put of the command must wait: others that it was packed with need not."""
+        """Whether a put of the command must wait. Others that were packed with it need not."""
+        ...
+
+    def before_answer(self, query: Query) -> int:
+        """The change that must be durable before a query is answered; 0 if none."""
+        ...
+
+    def until_durable(self, change: int) -> Awaitable[None]:
+        """Raises NotDurable after a while, or Superseded."""
         ...
 
     def report(self) -> bytes:
@@ -400,28 +525,37 @@ class Leadership(Protocol):
 
 
 class Ward(Protocol):
-    """What a leader tells those who can start agents elsewhere, and hears from them.
+    """What a leader exchanges with those who can start agents elsewhere.
 
-    Everything is asked on the leader's event loop. Once the view is over it rules no more
-    and nothing is overdue.
+    Everything is called on the leader's event loop. Once the view has ended it no longer leads and
+    nothing is overdue.
     """
 
-    def rules(self) -> bool:
-        """Whether it leads and a majority follows: only then may anything be decided."""
+    def leads_majority(self) -> bool:
+        """Whether it leads and a majority follows. Otherwise nothing may be decided."""
         ...
 
     def agents(self) -> Mapping[int, AgentInfo]: ...
 
     def overdue(self) -> frozenset[int]:
-        """The slots of agents that are down beyond the repair delay."""
+        """The slots of agents that are down for longer than the repair delay."""
         ...
 
     def can_spare(self, slots: frozenset[int]) -> bool:
         """Whether nothing is lost without these agents."""
         ...
 
+    def emptied(self) -> frozenset[int]:
+        """The slots of agents whose ends are announced and that have no shards any more."""
+        ...
+
+    async def announce(self, notices: Mapping[str, Notice]) -> None:
+        """Announces that nodes, by their names, are about to end. Raises what a command raises that
+        is not committed."""
+        ...
+
     def tell(self, homeless: Mapping[int, str]) -> None:
-        """Says what becomes of slots that have lost their nodes; `status` shows it."""
+        """Reports what happens with slots that have lost their nodes; `status` shows it."""
         ...
 
 

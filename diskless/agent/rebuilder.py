@@ -1,8 +1,8 @@
-"""A worker's part of a repair: read what is left of a stripe, make what is lost, store it.
+"""A worker's part of a repair: reads what is left of a stripe, rebuilds what is lost, stores it.
 
-Runs on every agent and decides nothing: the leader says which shards, and to whom they
-go. Only the lost shards are made. All that is read here has been verified, and whoever
-stores a shard verifies it again. `AllWorkers` is where the leader asks, of whichever agent.
+Runs on every agent and decides nothing: the leader says which shards to rebuild and where to store
+them. Everything that is read is verified, and whoever stores a shard verifies it again. The leader
+calls `AllWorkers`, for any agent.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from diskless.agent.ports import Rebuilt, ShardPeers, Workers
 from diskless.agent.reader import Reader
 from diskless.agent.roster import Roster
 from diskless.checksum import block_checksums, seed
-from diskless.codec import codec_for
+from diskless.codec import codec_of
 from diskless.errors import DisklessError, Unavailable
 from diskless.model import AgentInfo, Place, Stripe, slot_name
 
@@ -22,7 +22,7 @@ REBUILDS_MAX = 8
 REBUILDS_SHARE = 1 / 16
 """The part of the agent's memory that they may take, if that is less; one always may."""
 REBUILD_COPIES = 2
-"""Of its payload, that a stripe takes while it is rebuilt."""
+"""Memory that a stripe takes while it is rebuilt, in multiples of its payload."""
 
 
 class Rebuilder:
@@ -45,7 +45,7 @@ class Rebuilder:
     async def rebuild(self, stripe: Stripe, targets: Mapping[int, int]) -> Rebuilt:
         """Stores the shards `targets` of a stripe on slots, for its next version.
 
-        A target that fails is told of and costs the others nothing. Raises TooFewShards.
+        A target that fails is reported and does not affect the others. Raises TooFewShards.
         """
         size = REBUILD_COPIES * stripe.payload_bytes
         async with self._room:
@@ -63,8 +63,8 @@ class Rebuilder:
         return done
 
     async def _make(self, stripe: Stripe, wanted: list[int]) -> dict[int, memoryview]:
-        """Shards of a stripe: copied from who has them, else made from the others."""
-        codec = codec_for(stripe.data_shards, stripe.parity_shards)
+        """Shards of a stripe: copied from their holders, otherwise rebuilt from the others."""
+        codec = codec_of(stripe)
         size = codec.shard_bytes(stripe.payload_bytes)
         made: dict[int, memoryview] = {}
         for index in wanted:
@@ -104,7 +104,7 @@ class Rebuilder:
 
 
 class AllWorkers:
-    """Implements Workers: the rebuilders of all agents, this one's among them."""
+    """Implements Workers: the rebuilders of all agents, including this one."""
 
     def __init__(self, *, slot: int, here: Rebuilder, peers: Workers) -> None:
         self._slot = slot

@@ -1,18 +1,17 @@
 """The namespace on this agent: its voter, if it has one.
 
-`Replica` drives the pure protocol of `namespace.replication`: it owns the clock, the
-waiting requests and the messages to other voters, and nothing of the protocol's rules.
-Slots 0 to 2k vote; on other agents it only says that they do not lead. The rest of the
-agent asks through `agent.router`, wherever the leader is. What a leader does beside serving
-commands and queries is somebody else's (`Leadership`): it is made when a view begins that
-this voter leads, and ended with it.
+`Replica` drives the pure protocol of `namespace.replication`: it owns the clock, the waiting
+requests and the messages to other voters, but none of the protocol's rules. Slots 0 to 2k vote; on
+other agents it only answers that they do not lead. The rest of the agent uses `agent.router`, which
+finds the leader. What a leader does besides serving commands and queries is in `Leadership`, which
+is created when this voter starts to lead a view, and ended with the view.
 """
 
 import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -20,11 +19,13 @@ import msgspec
 from diskless.agent.audit import AuditFile
 from diskless.agent.ports import Leadership, VoterPeers
 from diskless.agent.roster import Roster
+from diskless.agent.ticking import Steps
 from diskless.config import ClusterSettings
 from diskless.errors import (
     BadRequest,
     DisklessError,
     NoQuorum,
+    NotDurable,
     NotLeader,
     Unavailable,
 )
@@ -38,7 +39,8 @@ from diskless.namespace.journal import Journal
 from diskless.namespace.lookback import Events, EventsFound, Look
 from diskless.namespace.replication import messages
 from diskless.namespace.state import NamespaceState
-from diskless.policy import SYNC
+from diskless.notes import Noted
+from diskless.policy import NEED_A_TIER
 
 log = logging.getLogger(__name__)
 
@@ -46,19 +48,35 @@ TICKS_PER_HEARTBEAT = 2
 COMMAND_BYTES_MAX = 12 << 20
 """It must fit in one message between voters."""
 REFUSED_WITHIN_S = 0.5
-"""Two broken streams to a voter in this time mean that nobody listens there."""
+"""Two broken streams to a voter within this time mean that it is gone."""
 SUSPECT_PAUSE_S = 0.05
 """Between two hints to the protocol that the same voter is gone."""
+ASK_AGAIN_S = 0.002
+"""After this a leader without a lease asks for one, if it may: messages of the millisecond in which
+it found its clocks inconsistent do not count."""
 
 READERS_MAX = 2
 """Threads that look through audit files at once."""
+LOOK_BACK_S = 10.0
+"""How long that may take: nobody waits longer, and whoever asks holds a place at this agent."""
 
 LOG_SHARE = 1 / 8
 PENDING_SHARE = 1 / 16
-"""The parts of an agent's memory that the log may take for a voter that is silent, and
-commands that wait for a round, if those are less than the protocol's own limits."""
+"""The shares of an agent's memory that the log may take for a silent voter, and that commands may
+take that wait for a round. The protocol's own limits apply if they are lower."""
 
 _WITH_MEMORY = (vr.Status.NORMAL, vr.Status.VIEW_CHANGE)
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""CLOCK_MONOTONIC that also counts while the machine sleeps, so that a lease ends then too."""
+
+
+def read_clock_ms() -> int:
+    return time.clock_gettime_ns(_CLOCK) // 1_000_000
+
+
+def _nothing_noted(path: str, limit: int) -> Noted:
+    return Noted()
 
 
 class Replica:
@@ -74,21 +92,27 @@ class Replica:
         lead: Callable[[], Leadership],
         wall_ms: Callable[[], int],
         audit: AuditFile | None = None,
+        noted: Callable[[str, int], Noted] = _nothing_noted,
+        clock_ms: Callable[[], int] = read_clock_ms,
     ) -> None:
-        """`lead` begins what a leader does; `audit` is told of every event."""
+        """`lead` begins what a leader does; `audit` is told of every event. `noted` gives Spark's
+        last notes of the query whose checkpoint is at a path. `clock_ms` also counts
+        while the machine sleeps."""
         self.slot = slot
         self.voters = settings.voters
         self._roster = roster
         self._peers = peers
         self._wall_ms = wall_ms
+        self._clock_ms = clock_ms
         self._audit = audit
+        self._noted = noted
         self._readers = asyncio.Semaphore(READERS_MAX)
-        self._voter: vr.Replica | None = None
+        self._voter: vr.VoterMachine | None = None
         if slot < self.voters:
-            self._voter = vr.Replica(
+            self._voter = vr.VoterMachine(
                 slot=slot,
                 voters=self.voters,
-                machine=lambda: vr.NamespaceMachine(audit),
+                machine=lambda: vr.NamespaceMachine(audit, parity_shards=settings.parity_shards),
                 random=random.Random(),
                 timing=_timing(settings.tuning.failure_timeout_s),
                 limits=_limits(settings.memory_bytes),
@@ -97,11 +121,16 @@ class Replica:
         self._last_request = 0
         self._broke_s: dict[int, float] = {}
         self._suspected_s: dict[int, float] = {}
+        self._met: dict[int, messages.Life | None] = {}  # the source of the known address
+        self._vector: tuple[messages.Life, ...] = ()
         self._lead = lead
         self.leading: Leadership | None = None
-        """What this agent does because it leads, while it does."""
+        """This agent's work as leader, while it leads."""
         self._closed = False
+        self._ticks: Steps | None = None
+        self._rests = False  # its next tick is too late if something waits
         self._published = (-1, -1)
+        self._told_op = -1  # changes up to here were reported to the leader's work
 
     # -- what it is ---------------------------------------------------------------
 
@@ -110,13 +139,13 @@ class Replica:
         return self._voter is not None and self._voter.leads and not self._closed
 
     @property
-    def rules(self) -> bool:
-        """Whether it leads, and a majority follows: nobody else can have been elected yet."""
+    def leads_majority(self) -> bool:
+        """Whether it leads and a majority follows, so that nobody else can have been elected."""
         return self.leads and self._voter is not None and self._read_allowed(self._voter)
 
     @property
     def is_outpaced(self) -> bool:
-        """Whether it leads, and another voter is known to be much better at it."""
+        """Whether it leads although another voter is known to be much faster."""
         return self._voter is not None and self._voter.is_outpaced
 
     @property
@@ -130,12 +159,13 @@ class Replica:
 
     @property
     def state(self) -> NamespaceState:
-        """The replica's state. Another object after it was restored from a snapshot."""
-        return self._machine.state
+        """The replica's state. It is a new object after a restore from a snapshot."""
+        machine: Any = self._voter.machine if self._voter is not None else _NOT_HERE
+        return machine.state  # type: ignore[no-any-return]
 
     @property
     def events(self) -> EventLog:
-        """What the replica applied lately; begins anew after a restore, as `state`."""
+        """What the replica applied recently; starts again after a restore, like `state`."""
         return self._machine.events
 
     @property
@@ -157,7 +187,7 @@ class Replica:
 
     def elapsed_ms(self) -> int:
         """The log's elapsed time by now: what waits are measured by, on the leader."""
-        return self._voter.elapsed_ms(_clock_ms()) if self._voter is not None else 0
+        return self._voter.elapsed_ms(self._clock_ms()) if self._voter is not None else 0
 
     def weigh(self) -> dict[str, int]:
         """What this voter's part of the namespace takes in memory, by kind."""
@@ -173,30 +203,31 @@ class Replica:
         return found
 
     def weights(self) -> tuple[int, int]:
-        """What `weigh` tells in two numbers: what lasts, and what passes."""
+        """What `weigh` returns, in two numbers: what lasts, and what is released by itself."""
         if self._voter is None:
             return 0, 0
-        passing = self._voter.bytes_held() + self._events_bytes() + self.journal.bytes_used
+        machine: Any = self._voter.machine
+        passing = self._voter.bytes_held() + self._events_bytes() + machine.journal.bytes_used
         staged = self._voter.staged()
         if isinstance(staged, vr.NamespaceMachine):
             passing += staged.state.bytes_used
-        return self.state.bytes_used, passing
+        return machine.state.bytes_used, passing
 
     def _events_bytes(self) -> int:
         waiting = self._audit.bytes_used if self._audit is not None else 0
         return self.events.bytes_used + waiting
 
     def status(self) -> vr.ReplicaStatus | None:
-        return self._voter.report(_clock_ms()) if self._voter is not None else None
+        return self._voter.report(self._clock_ms()) if self._voter is not None else None
 
     def needs(self) -> str | None:
         """One line on what keeps the namespace from serving here, if anything does."""
-        return self._voter.needs(_clock_ms()) if self._voter is not None else None
+        return self._voter.needs(self._clock_ms()) if self._voter is not None else None
 
     def cut_off(self) -> NoQuorum | None:
-        """What this voter needs, if it has its memory and hears too few of the others.
+        """What this voter needs, if it has recovered and reaches too few of the others.
 
-        One that only waits for its memory tells nothing about the namespace.
+        A voter that is still recovering says nothing about the namespace.
         """
         if self._voter is None or self._voter.status not in _WITH_MEMORY:
             return None
@@ -205,37 +236,73 @@ class Replica:
     # -- its life -----------------------------------------------------------------
 
     def form(self, cluster_id: str) -> None:
-        """Begins an empty namespace. Only `diskless up` may ask for it, once: an agent
-        that lost its memory must never take emptiness for the truth."""
+        """Starts an empty namespace. Only `diskless up` may ask for it, once: a restarted agent
+        must never take its empty state for the cluster's."""
         if self._voter is not None:
-            self._do(self._voter.form(cluster_id, _clock_ms()))
+            self._do(self._voter.form(cluster_id, self._clock_ms()))
 
     def recover(self, cluster_id: str) -> None:
-        """Begins a later life of this voter: its memory comes from the others."""
+        """Restarts this voter: it recovers its state from the others."""
         if self._voter is not None:
-            self._do(self._voter.recover(cluster_id, _clock_ms()))
+            self._do(self._voter.recover(cluster_id, self._clock_ms()))
 
     async def run(self) -> None:
-        """Keeps the protocol's time until cancelled."""
+        """Drives the protocol's timers until cancelled."""
         if self._voter is None:
             return
-        tick_s = self._voter.timing.heartbeat_ms / 1000 / TICKS_PER_HEARTBEAT
-        while True:
-            await asyncio.sleep(tick_s)
-            self._do(self._voter.tick(_clock_ms(), wall_ms=self._wall_ms()))
+        self._ticks = Steps(self._tick, first_s=self._tick_s)
+        try:
+            await self._ticks.run()
+        finally:
+            self._ticks = None
+
+    @property
+    def _tick_s(self) -> float:
+        assert self._voter is not None
+        return self._voter.timing.heartbeat_ms / 1000 / TICKS_PER_HEARTBEAT
+
+    def _tick(self) -> float:
+        """How long it has until the next tick."""
+        assert self._voter is not None
+        now_ms = self._clock_ms()
+        self._do(self._voter.tick(now_ms, wall_ms=self._wall_ms()))
+        pause_s = self._voter.rest_ms(now_ms) / 1000 or self._tick_s
+        self._rests = pause_s > self._tick_s
+        return pause_s
+
+    def _rest_no_longer(self, voter: vr.VoterMachine, now_ms: int, pause_s: float) -> None:
+        """Called after an event: ticks sooner if the event requires it."""
+        if voter.is_due(now_ms) and self._ticks is not None:
+            self._rests = False
+            self._ticks.hasten(pause_s)
+
+    def _tick_now(self) -> None:
+        """Ticks now, because of an event."""
+        if self._ticks is not None:
+            self._ticks.take()
 
     def close(self) -> None:
-        """Takes no part any more, as if the process had ended. Who waits is told so."""
+        """Stops taking part, as if the process had ended. Waiting requests fail."""
         self._closed = True
         self._change_role(leads=False)
         for request in list(self._requests):
             self._settle(request, Unavailable(f"{slot_name(self.slot)} ended meanwhile"))
 
+    def hand_over(self, *, unfit: Collection[int]) -> None:
+        """Hands leadership to a voter that is not in `unfit`, if there is one."""
+        if self._voter is None or not self.leads:
+            return
+        heir, effects = self._voter.hand_over(unfit, self._clock_ms())
+        if heir is not None:
+            log.warning("about to end: handing over to=%s", slot_name(heir))
+        self._do(effects)
+        self._tick_now()
+
     # -- messages of other voters ---------------------------------------------------
 
     def receive(self, sender: int, address: str, message: bytes) -> None:
-        """Takes a message; an empty one only opens a stream. Raises BadRequest when it is
-        none."""
+        """Receives a message; an empty one only opens a stream. Raises BadRequest if it is
+        malformed."""
         if self._voter is None or not 0 <= sender < self.voters:
             raise BadRequest(f"{slot_name(self.slot)} and {sender} are not both voters")
         if not message:
@@ -244,17 +311,33 @@ class Replica:
             decoded = messages.decode(message)
         except msgspec.DecodeError as error:
             raise BadRequest(f"malformed message of {slot_name(sender)}: {error}") from None
-        now_ms = _clock_ms()
+        now_ms = self._clock_ms()
         effects = self._voter.receive(sender, decoded, now_ms, wall_ms=self._wall_ms())
         if self._roster.addresses_by_slot.get(sender) != address:
             if self._voter.is_over(sender, decoded):
                 self._peers.post(sender, address, messages.encode(self._voter.obituary()))
-            else:  # whatever was heard of it elsewhere, it lives there now
+            else:  # its own word counts more than any other source
                 self._roster.meet({sender: address})
+                self._met[sender] = self._voter.life_of(sender, decoded)
+        if self._voter.vector is not self._vector:
+            self._vector = self._voter.vector
+            self._forget_the_dead()
         self._do(effects)
+        if type(decoded) not in _OF_ROUNDS:
+            self._tick_now()
+        elif self._rests:
+            self._rest_no_longer(self._voter, now_ms, self._tick_s)
+
+    def _forget_the_dead(self) -> None:
+        """Forgets the addresses of voters that were restarted: a life that was cut off may have
+        sent messages here before this voter knew of its successor."""
+        for slot, life in list(self._met.items()):
+            if life is not None and life < self._vector[slot]:
+                del self._met[slot]
+                self._roster.unmeet(slot)
 
     def stream_broke(self, slot: int, address: str) -> None:
-        """A stream to a voter ended: if the next one does at once, nobody is there."""
+        """A stream to a voter ended. If the next one ends at once, the voter is gone."""
         if self._voter is None or self._roster.address_of(slot) != address:
             return
         now_s = time.monotonic()
@@ -262,18 +345,19 @@ class Replica:
         self._broke_s[slot] = now_s
         if again:
             if now_s - self._suspected_s.get(slot, -SUSPECT_PAUSE_S) < SUSPECT_PAUSE_S:
-                return  # what the voter sends about it breaks another stream to it
+                return  # messages about it would break another stream to it
             self._suspected_s[slot] = now_s
-            self._do(self._voter.suspect(slot, _clock_ms()))
+            self._do(self._voter.suspect(slot, self._clock_ms()))
+            self._tick_now()
         else:
             self._peers.post(slot, address, b"")  # opens a stream, or is refused
 
     # -- commands and queries ---------------------------------------------------------
 
     async def execute(self, command: c.Command) -> tuple[c.Result, ...]:
-        """Has a command committed and applied, and, where its path asks for it, durable. Raises
-        NotLeader, NoQuorum; Unavailable if the outcome cannot be told because the leader
-        changed meanwhile; NotDurable, Superseded."""
+        """Commits and applies a command, and makes it durable where its path requires it. Raises
+        NotLeader, NoQuorum; Unavailable if the outcome is unknown because the leader changed
+        meanwhile; NotDurable, Superseded."""
         if self._voter is None or self._closed:
             raise self._not_leader()
         encoded = c.encode(command)
@@ -284,13 +368,18 @@ class Replica:
             )
         if self.leading is not None and (pause := self.leading.before(command)) is not None:
             await pause
+            if self._closed:
+                raise self._not_leader()
         self._last_request += 1
         request = self._last_request
         future: asyncio.Future[tuple[c.Result, ...]] = asyncio.get_running_loop().create_future()
         self._requests[request] = future
         try:
             started_s = time.monotonic()
-            self._do(self._voter.submit(request, encoded, _clock_ms(), wall_ms=self._wall_ms()))
+            now_ms = self._clock_ms()
+            self._do(self._voter.submit(request, encoded, now_ms, wall_ms=self._wall_ms()))
+            if self._rests:
+                self._rest_no_longer(self._voter, now_ms, self._tick_s)
             results = await future
         finally:
             self._requests.pop(request, None)
@@ -301,13 +390,15 @@ class Replica:
     async def _hold(
         self, command: c.Command, results: tuple[c.Result, ...]
     ) -> tuple[c.Result, ...]:
-        """Waits until an answer may be given: whoever leads by then must say so. What it is."""
-        if not any(isinstance(result, c.Done) for result in results):
+        """Waits until an answer may be given, which the current leader decides. Returns the
+        answer."""
+        if c.Done not in map(type, results):
             return results
         leading = self.leading
         if leading is None:
             tier = self.state.tier
-            if tier.attached and (self.state.policies.table or tier.default_durability == SYNC):
+            asked = self.state.policies.table or tier.default_durability in NEED_A_TIER
+            if tier.attached and asked:
                 raise Unavailable("the leader changed before the answer was durable")
             return results
         if (held := leading.after(command)) is None:
@@ -315,36 +406,65 @@ class Replica:
         try:
             await held
         except DisklessError as error:
-            if not isinstance(command, c.Commit) or all(map(leading.concerns, command.puts)):
+            if not isinstance(command, c.Commit):
                 raise
-            return _refused(error, results, [leading.concerns(put) for put in command.puts])
+            concerned = [leading.concerns(put) for put in command.puts]
+            if all(concerned) and not isinstance(error, NotDurable):
+                raise
+            # Each client gets its own error: a retry here would delay the others.
+            return _refused(error, results, concerned)
         return results
 
     async def query(self, query: q.Query) -> Any:
-        """As `answer`; older events come from the audit file."""
-        return await self._look_back(query) if isinstance(query, Events) else self.answer(query)
+        """As `answer`; older events come from the audit file, and what must be durable first is
+        waited for."""
+        if isinstance(query, Events):
+            return await self._look_back(query)
+        if change := self._awaited(query):
+            assert self.leading is not None
+            await self.leading.until_durable(change)
+        return self.answer(query)
+
+    def _awaited(self, query: q.Query) -> int:
+        return self.leading.before_answer(query) if self.leading is not None else 0
 
     async def _look_back(self, query: Events) -> EventsFound:
         look = Look(query)
         if look.begin.slot != self.slot:
             look.take(self.events.newest_first())
-        self.answer(_LEADS)  # after reading: raises if another may lead by now
+        self.answer(_LEADS)  # after reading: raises if another voter may lead by now
         if look.ended or self._audit is None:
             return look.result(place=look.place() if look.ended else None)
-        async with self._readers:
-            return await asyncio.to_thread(self._audit.look_back, look)
+        try:
+            async with asyncio.timeout(LOOK_BACK_S):
+                return await self._read_back(self._audit, look)
+        except TimeoutError:
+            raise Unavailable(
+                f"the audit file of {slot_name(self.slot)} cannot be read within {LOOK_BACK_S:g} s"
+            ) from None
+
+    async def _read_back(self, audit: AuditFile, look: Look) -> EventsFound:
+        """Whoever gives up leaves its place to the next one only when its thread has ended: the
+        disk may hang, and the threads are those of all."""
+        await self._readers.acquire()
+        reading = asyncio.ensure_future(asyncio.to_thread(audit.look_back, look))
+        reading.add_done_callback(lambda _: self._readers.release())
+        return await asyncio.shield(reading)
 
     def answer(self, query: q.Query) -> Any:
         """Answers from the current state. Raises NotLeader, NoQuorum, and what the query
-        does."""
+        does; NotDurable if that must be waited for first."""
         if not self.leads:
             raise self._not_leader()
+        if (type(query) is q.Open or type(query) is q.OpenMany) and self._awaited(query):
+            what = query.path if type(query) is q.Open else "a plan among many files"
+            raise NotDurable(f"{what} is beyond what the tier holds")
         refusal: DisklessError | None = None
         answer: Any = None
         try:
             answer = self._answer(query)
         except DisklessError as error:
-            refusal = error  # that something is not there is an answer too
+            refusal = error  # that something does not exist is an answer too
         assert self._voter is not None
         # After reading, so that a pause in between cannot make the answer stale.
         if not self._read_allowed(self._voter):
@@ -359,22 +479,28 @@ class Replica:
         if isinstance(query, q.Report):
             assert self.leading is not None
             return self.leading.report()
+        if isinstance(query, q.NotesOf):
+            return self._noted(query.path, query.limit)
         if isinstance(query, Events):
             look = Look(query)
             look.take(self.events.newest_first())
             return look.result(place=look.place() if look.ended else None)
         return q.answer(self.state, query)
 
-    def _read_allowed(self, voter: vr.Replica) -> bool:
+    def _read_allowed(self, voter: vr.VoterMachine) -> bool:
         # The monotonic clock first: a pause between the two readings costs the lease.
-        return voter.read_allowed(_clock_ms(), wall_ms=self._wall_ms())
+        now_ms = self._clock_ms()
+        allowed = voter.read_allowed(now_ms, wall_ms=self._wall_ms())
+        if not allowed and self._rests:
+            self._rest_no_longer(voter, now_ms, ASK_AGAIN_S)
+        return allowed
 
     def _not_leader(self) -> DisklessError:
         leader = self.leader
         if self._closed:
             return NotLeader(f"{slot_name(self.slot)} has ended")
         if leader is not None:
-            # One that hears too few of the others names a leader whom nobody may follow.
+            # A voter that reaches too few others may name a leader that nobody follows.
             return self.cut_off() or NotLeader(
                 f"{slot_name(self.slot)} does not lead: ask {slot_name(leader)}"
             )
@@ -392,7 +518,7 @@ class Replica:
         if self._closed:
             return
         for effect in effects:
-            if type(effect) is vr.Send:  # as nearly always
+            if type(effect) is vr.Send:  # the usual case
                 data = messages.encode(effect.message)
                 for slot in effect.to:
                     address = self._roster.addresses_by_slot.get(slot)
@@ -419,7 +545,8 @@ class Replica:
                     )
                 case vr.Restored(op):
                     log.info("namespace restored op=%d", op)
-        if self.leading:
+        if self.leading and self._voter is not None and self._voter.applied != self._told_op:
+            self._told_op = self._voter.applied
             state = self.state
             versions = (state.roster_version, state.tokens.version)
             if versions != self._published:
@@ -429,6 +556,7 @@ class Replica:
     def _change_role(self, *, leads: bool) -> None:
         if self.leading is not None:
             self.leading.end()
+        self._told_op = -1
         self.leading = self._lead() if leads else None
 
     def _rejection(self, reason: vr.RejectReason) -> DisklessError:
@@ -447,10 +575,12 @@ class Replica:
             future.set_result(outcome)
 
 
+_OF_ROUNDS = (messages.Prepare, messages.PrepareOk)
+"""Messages that come with every command. All others make a voter check its timers."""
 _LEADS = q.Locate(())
-"""A question that only a leader answers, and that costs nothing."""
+"""A cheap query that only a leader answers."""
 _NOT_HERE = vr.NamespaceMachine()
-"""What an agent without a voter has of the namespace: nothing."""
+"""The namespace of an agent without a voter: empty."""
 
 
 def _timing(failure_timeout_s: float) -> vr.Timing:
@@ -472,20 +602,12 @@ def _limits(memory_bytes: int) -> vr.Limits:
     )
 
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""CLOCK_MONOTONIC, and it goes on while the machine sleeps, so that a lease ends then too."""
-
-
 def _refused(
     error: DisklessError, results: tuple[c.Result, ...], concerned: list[bool]
 ) -> tuple[c.Result, ...]:
-    """The answers to puts that were packed together, of which some are not durable."""
+    """The answers to puts that were packed together, some of which are not durable yet."""
     refused = c.Refused.of(error)
     return tuple(
         refused if waits and isinstance(result, c.Done) else result
         for result, waits in zip(results, concerned, strict=True)
     )
-
-
-def _clock_ms() -> int:
-    return time.clock_gettime_ns(_CLOCK) // 1_000_000

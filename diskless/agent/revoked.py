@@ -1,8 +1,8 @@
-"""The names of tokens that are good for nothing any more, as far as this agent has heard.
+"""The names of revoked tokens that this agent knows.
 
-The namespace has the list (`namespace.tokens`); the leader's beats bring it to every agent, in
-bounded parts and only what is new. It never shrinks but by names whose tokens have expired. An
-agent must not let clients in before it has heard all of it once: `known` says so.
+The namespace has the list (`namespace.tokens`). The leader's heartbeats bring new names to every
+agent, in bounded parts. Only names whose tokens have expired are removed. An agent must not accept
+clients before it has received the whole list once: see `known`.
 """
 
 from collections.abc import Callable, Container, Iterable
@@ -10,11 +10,11 @@ from collections.abc import Callable, Container, Iterable
 from diskless.namespace.tokens import FORGET_SLACK_S
 
 PART_MAX = 1000
-"""Names in one beat."""
+"""Names in one heartbeat."""
 NAME_BYTES = 200
-"""That one takes here, at most: names have up to 64 characters."""
+"""Bytes that one takes at most: names have up to 64 characters."""
 SWEEP_EVERY = 1000
-"""So many new names lie between two looks for those that have expired."""
+"""Expired names are removed after so many new ones."""
 
 
 class Revoked(Container[str]):
@@ -38,12 +38,13 @@ class Revoked(Container[str]):
         return NAME_BYTES * len(self._expires_s)
 
     def on_change(self, tell: Callable[[], None]) -> None:
-        """`tell` is called whenever a name was added: who is connected may have to go."""
+        """`tell` is called whenever a name was added: connections with that token must be
+        closed."""
         self._heard.append(tell)
 
     def learn(self, names: Iterable[tuple[str, int]], *, upto: int, version: int) -> None:
-        """Takes the names, and when their tokens expire, of all revocations after `self.version`
-        up to `upto`; the leader's newest is `version`."""
+        """Adds the names, and when their tokens expire, of all revocations after `self.version` up
+        to `upto`; the leader's newest is `version`."""
         before = len(self._expires_s)
         self._expires_s.update(names)
         self.version = max(self.version, upto)
@@ -57,7 +58,7 @@ class Revoked(Container[str]):
                 tell()
 
     def _sweep(self) -> None:
-        """Forgets names whose tokens have expired, and are refused for that."""
+        """Removes names whose tokens have expired: those are refused anyway."""
         self._until_sweep = SWEEP_EVERY
         late_s = self._wall_s() - FORGET_SLACK_S
         over = [name for name, expires_s in self._expires_s.items() if 0 < expires_s < late_s]

@@ -1,8 +1,8 @@
-"""The way to the leader of the namespace, for the rest of an agent.
+"""Routes commands and queries to the leader of the namespace.
 
-It finds who leads, follows as that changes, and repeats what got no answer. Repeating is
-safe for every command: those of clients carry their session and sequence, the others change
-nothing the second time. It never decides anything about the namespace itself.
+It finds the leader, follows when the leader changes, and retries what got no answer. Retrying is
+safe for every command: those of clients carry their session and sequence, the others are
+idempotent. It never decides anything about the namespace itself.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ from diskless.namespace import queries as q
 
 RETRY_PAUSE_S_MIN = 0.02
 RETRY_PAUSE_S_MAX = 0.16
-"""Between two questions for who leads; the answer itself ends the pause."""
+"""Between two searches for the leader. News of a leader ends the pause."""
 LEADER_PATIENCE = 2.0
 PROBE_PATIENCE = 0.25
-"""In failure timeouts: for a leader's answer, and for that of a voter which may lead."""
+"""In failure timeouts: for an answer of the leader, and of a voter that may lead."""
 
 T = TypeVar("T")
 _Ask = Callable[[int, str, float], Awaitable[Any]]
@@ -39,7 +39,7 @@ _Ask = Callable[[int, str, float], Awaitable[Any]]
 
 
 class Router:
-    """The namespace, wherever it is led."""
+    """The namespace, whoever leads it."""
 
     def __init__(
         self,
@@ -57,14 +57,17 @@ class Router:
         self._failure_timeout_s = failure_timeout_s
         self._turn = 0
         self._no_quorum: NoQuorum | None = None
-        self._behind: NotDurable | None = None
 
-    def hindrance(self) -> NoQuorum | NotDurable | None:
-        """Why the namespace does not answer, as far as its voters told lately."""
-        return self._replica.cut_off() or self._no_quorum or self._behind
+    def hindrance(self) -> NoQuorum | None:
+        """Why the namespace does not answer, as its voters last reported."""
+        return self._replica.cut_off() or self._no_quorum
 
-    async def execute(self, command: c.Command) -> tuple[c.Result, ...]:
-        """Raises Unavailable when no leader answered within the deadline; NoQuorum."""
+    async def execute(
+        self, command: c.Command, behind: Callable[[NotDurable], None] | None = None
+    ) -> tuple[c.Result, ...]:
+        """Raises Unavailable if no leader answered within the timeout; NoQuorum; NotDurable, also
+        if it is cancelled while the answer waits only for durability. `behind` is called with it
+        each time."""
         tries = 0
 
         async def ask(slot: int, address: str, timeout_s: float) -> tuple[c.Result, ...]:
@@ -75,10 +78,13 @@ class Router:
             try:
                 return await self._replica.execute(command)
             except NotLeader:
-                tries -= 1  # it certainly was not carried out
+                tries -= 1  # it was certainly not executed
                 raise
 
-        results: tuple[c.Result, ...] = await self._retry(ask)
+        results: tuple[c.Result, ...] = await self._retry(ask, behind)
+        for result in results:
+            if behind and isinstance(result, c.Refused) and result.reason == NotDurable.__name__:
+                behind(NotDurable(result.message))
         return results if tries == 1 else tuple(_after_repeat(result) for result in results)
 
     async def run(self, command: c.Command) -> c.Done:
@@ -89,8 +95,8 @@ class Router:
         return result
 
     def ask(self, query: q.Query, reply: Callable[[Any], T]) -> T | Awaitable[T]:
-        """`reply` of the answer, at once where this agent leads, which costs no turn of the
-        loop. Raises what the query does."""
+        """`reply` of the answer, without a turn of the event loop if this agent leads. Raises what
+        the query raises."""
         if self._replica.leads:
             try:
                 return reply(self._replica.answer(query))
@@ -110,12 +116,12 @@ class Router:
 
         return await self._retry(ask)
 
-    async def _retry(self, ask: _Ask) -> Any:
+    async def _retry(self, ask: _Ask, behind: Callable[[NotDurable], None] | None = None) -> Any:
         failed: int | None = None
         pause_s = RETRY_PAUSE_S_MIN
         last: DisklessError = Unavailable("no voter has been found yet")
-        # Whoever asks a namespace without a quorum shall hear why before its own time is
-        # up, and may come again.
+        # A caller must learn that there is no quorum before its own timeout expires, and
+        # may retry then.
         patient_until = asyncio.get_running_loop().time() + self._failure_timeout_s / 2
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
@@ -136,14 +142,15 @@ class Router:
                             if isinstance(error, NoQuorum):
                                 self._no_quorum = error
                             if isinstance(error, NotDurable):
-                                # Done, but not durable: whoever leads holds the answer back.
-                                self._behind = error
+                                # Done, but not durable: the leader delays the answer.
+                                if behind is not None:
+                                    behind(error)
                                 continue
                         except DisklessError:
                             self._no_quorum = None  # a refusal is an answer too
                             raise
                         else:
-                            self._no_quorum = self._behind = None
+                            self._no_quorum = None
                             return answer
                     failed = slot
                     if self._roster.leader == leader:
@@ -155,9 +162,13 @@ class Router:
             if isinstance(last, NotDurable):
                 raise last from None
             raise Unavailable(f"no leader answered within {self._timeout_s:g} s: {last}") from None
+        except asyncio.CancelledError:
+            if isinstance(last, NotDurable):
+                raise last from None  # a caller that cannot wait any longer must learn why
+            raise
 
     async def _ask(self, ask: _Ask, slot: int, address: str) -> Any:
-        """One try. A frozen leader is not waited for once another one is known."""
+        """One attempt. It does not wait for a hanging leader once another one is known."""
         if slot == self._replica.slot:
             return await ask(slot, address, self._timeout_s)
         leads = slot == self._roster.leader
@@ -174,7 +185,8 @@ class Router:
                 await asyncio.sleep(pause_s)
 
     def _whom_to_ask(self, failed: int | None) -> int:
-        """The leader, as far as is known here, unless it just failed; else voters in turn."""
+        """The leader, as far as is known here, unless it just failed; otherwise the voters in
+        turn."""
         if self._replica.leads:
             return self._replica.slot
         for known in (self._replica.leader, self._roster.leader):
@@ -185,11 +197,11 @@ class Router:
 
 
 def _after_repeat(result: c.Result) -> c.Result:
-    """An expired session refuses a repeat although the first try may have run.
+    """An expired session refuses a retry although the first attempt may have been executed.
 
-    A client that sent its command once would take SessionExpired for proof that it did
-    not, and run it again.
+    A client that sent its command once would take SessionExpired as proof that it was not executed,
+    and send it again.
     """
     if isinstance(result, c.Refused) and result.reason == SessionExpired.__name__:
-        return c.Refused(DeadlineExceeded.__name__, f"the outcome cannot be told: {result.message}")
+        return c.Refused(DeadlineExceeded.__name__, f"the outcome is unknown: {result.message}")
     return result

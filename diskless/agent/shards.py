@@ -1,11 +1,11 @@
-"""This agent's shards: its share of everybody's stripes, in memory.
+"""This agent's shards, in memory.
 
-Owns the bytes, and charges them to the agent's account. Never decides what may be dropped:
-it is told. A shard is verified when it comes; what goes out is verified by whoever gets it. Shards
-that were found damaged here are remembered until they are replaced or dropped.
+Owns the bytes, and charges them to the agent's account. Never decides what may be dropped. A shard
+is verified when it is stored; what is read is verified by the receiver. Shards that were found
+damaged are remembered until they are replaced or dropped.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
@@ -16,11 +16,10 @@ from diskless.errors import CorruptData, NotFound, Unavailable
 from diskless.model import HeldShard, ShardName
 
 SHARD_OVERHEAD_BYTES = 960
-"""What Python's objects for one shard take beside its bytes, as measured with 50,000 of them;
-counted as used."""
+"""Bytes of the Python objects for one shard, measured with 50,000 of them. They count as used."""
 
 DAMAGED_MAX = 4096
-"""Damaged shards that are remembered; the others are found again."""
+"""Damaged shards that are remembered. Others will be found again."""
 
 
 class _Shard:
@@ -39,8 +38,18 @@ class _Shard:
 class ShardStore:
     """The shards of one life of an agent."""
 
-    def __init__(self, *, memory: Memory, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        memory: Memory,
+        now_s: Callable[[], float],
+        on_drop: Callable[[Iterable[str]], None] | None = None,
+    ) -> None:
+        """`on_drop` is called with stripes that nobody will read any more."""
+        self._on_drop = on_drop
         self.incarnation: int | None = None
+        self.closed = False
+        """It stores nothing more: this agent is about to end, and empty."""
         self.bytes_used = 0
         """By all shards, with what is counted for keeping them."""
         self._memory = memory
@@ -66,26 +75,29 @@ class ShardStore:
         version: int = 0,
         from_reserve: bool = False,
     ) -> int:
-        """Keeps a shard; returns the incarnation that has it.
+        """Stores a shard; returns the incarnation that holds it.
 
-        A repeat only notes the later `version` of the stripe that it is for, unless what
-        is kept is damaged: that is replaced.
+        A repeat only notes the later `version` of its stripe, unless the stored shard is damaged:
+        then it is replaced.
 
         Raises CapacityExceeded, CorruptData, and Unavailable before the agent has
-        joined the cluster, because then its shards would count for no incarnation.
+        joined the cluster, because then its shards would count for no incarnation, and
+        when it is about to end.
         """
         if self.incarnation is None:
             raise Unavailable("this agent has not joined the cluster yet")
+        if self.closed:
+            raise Unavailable("this agent is about to end")
         if not verify_blocks(data, checksums, seed=seed(stripe, index)):
             raise CorruptData(f"shard {index} of stripe {stripe} was damaged on its way here")
         kept = self._stripes.get(stripe, {}).get(index)
         if kept is not None and self.verify(stripe, index):
             if version > kept.version:
                 kept.version = version
-                # The move that it is for may be refused.
+                # The move that it belongs to may be refused.
                 self._unconfirmed_since.setdefault((stripe, index), self._now_s())
             return self.incarnation
-        shard = _Shard(_own(data), checksums, version)
+        shard = _Shard(own(data), checksums, version)
         growth = shard.bytes_used - (kept.bytes_used if kept is not None else 0)
         self._memory.check(growth, Use.REPAIR if from_reserve else Use.DATA, "a shard")
         self._stripes.setdefault(stripe, {})[index] = shard
@@ -106,9 +118,11 @@ class ShardStore:
         data = shard.data[first_block * BLOCK_BYTES : end * BLOCK_BYTES]
         return data, shard.checksums[first_block * CHECKSUM_BYTES : end * CHECKSUM_BYTES]
 
-    def drop(self, stripes: Iterable[str]) -> int:
+    def drop(self, stripes: Collection[str]) -> int:
         """Forgets all shards of these stripes; returns how many there were."""
         before = self._shard_count
+        if self._on_drop is not None:
+            self._on_drop(stripes)
         for stripe in stripes:
             for index in list(self._stripes.get(stripe, ())):
                 self._drop(stripe, index)
@@ -116,7 +130,7 @@ class ShardStore:
 
     def drop_superseded(self, shards: Iterable[HeldShard]) -> int:
         """Forgets shards of moved stripes, unless they were stored for a later version
-        than the one given: then whoever gave it does not know of a later move."""
+        than the one given: then the caller does not know of a later move."""
         before = self._shard_count
         for name in shards:
             shard = self._stripes.get(name.stripe, {}).get(name.index)
@@ -143,8 +157,8 @@ class ShardStore:
     # -- review -----------------------------------------------------------------
 
     def unconfirmed(self, *, age_s: float, limit: int) -> list[HeldShard]:
-        """Shards that came at least `age_s` ago and that no review has confirmed since; and
-        those that are missed here, in case nobody expects them here any more."""
+        """Shards that were stored at least `age_s` ago and not confirmed by a review since; and
+        missing ones, in case nobody expects them here any more."""
         now_s = self._now_s()
         found = [
             HeldShard(stripe, index, 0)
@@ -159,19 +173,19 @@ class ShardStore:
             stripe = self._doubted.pop()
             for index, shard in self._stripes.get(stripe, {}).items():
                 if (stripe, index) not in self._unconfirmed_since:
-                    # Until it is confirmed it is asked about again.
+                    # It is asked about again until it is confirmed.
                     self._unconfirmed_since[stripe, index] = now_s
                     found.append(HeldShard(stripe, index, shard.version))
         return found
 
     def confirm(self, shard: HeldShard) -> None:
-        """Notes that the namespace knows this shard: it will say when to drop it."""
+        """Notes that the namespace knows this shard, and will say when to drop it."""
         self._unconfirmed_since.pop((shard.stripe, shard.index), None)
 
     def doubt_all(self) -> None:
-        """Has everything reviewed again: this agent may have missed orders to drop.
+        """Has everything reviewed again: this agent may have missed drop requests.
 
-        It only notes the names; `unconfirmed` takes them up some at a time.
+        It only notes the names; `unconfirmed` returns some at a time.
         """
         self._doubted, self._doubted_s = list(self._stripes), self._now_s()
 
@@ -189,7 +203,7 @@ class ShardStore:
         return index in self._stripes.get(stripe, ())
 
     def verify(self, stripe: str, index: int) -> bool:
-        """Whether a shard is here and as it came; if not, it is noted as damaged."""
+        """Whether a shard is here and intact; if not, it is noted as damaged."""
         shard = self._stripes.get(stripe, {}).get(index)
         good = shard is not None and verify_blocks(
             shard.data, shard.checksums, seed=seed(stripe, index)
@@ -210,17 +224,13 @@ class ShardStore:
     def damaged(self, *, limit: int) -> list[tuple[str, int]]:
         """Shards that are corrupt, or were asked for and are not here.
 
-        Of too many the oldest and the newest: those of a lost stripe stay for good, and
-        shall neither be forgotten nor keep others from being healed.
+        If there are too many, the oldest and the newest: those of a lost stripe stay forever, and
+        must neither be forgotten nor prevent the repair of others.
         """
         names = list(self._damaged)
         if len(names) > limit:
             names[limit // 2 : len(names) - (limit - limit // 2)] = []
         return names
-
-    @property
-    def damaged_count(self) -> int:
-        return len(self._damaged)
 
     # -- chaos ------------------------------------------------------------------
 
@@ -242,7 +252,7 @@ class ShardStore:
         return len(chosen)
 
     def flips_left(self) -> int:
-        """How many of the shards with a flipped byte are kept: one stored anew is another."""
+        """How many of the shards with a flipped byte are still here, and not stored again."""
         self._flips = [
             flip
             for flip in self._flips
@@ -251,7 +261,7 @@ class ShardStore:
         return len(self._flips)
 
     def flip_back(self) -> int:
-        """Makes good what is left; returns in how many shards."""
+        """Flips the remaining ones back; returns in how many shards."""
         count = self.flips_left()
         for flip in self._flips:
             flip.do()
@@ -262,7 +272,7 @@ class ShardStore:
 
 @dataclass(frozen=True, slots=True)
 class _Flip:
-    """A byte of a shard that chaos flipped. Flipping it again makes it good."""
+    """A byte of a shard that chaos flipped. Flipping it again restores it."""
 
     stripe: str
     index: int
@@ -275,7 +285,7 @@ class _Flip:
         self.shard.data = memoryview(bytes(data))
 
 
-def _own(data: memoryview) -> memoryview:
+def own(data: memoryview) -> memoryview:
     """`data`, copied unless it is nearly all of the buffer that it would keep alive."""
     whole = data.obj
     if isinstance(whole, bytes) and 10 * len(data) >= 9 * len(whole):

@@ -1,7 +1,7 @@
-"""Shards here that nobody has claimed: has the leader judge them, and drops what it says.
+"""Unconfirmed shards of this agent: asks the leader about them, and drops what it says.
 
-Runs on every agent. What the leader cannot decide yet is remembered until the next review
-and told with this agent's pulse: the leader's janitor sees to it that it can.
+Runs on every agent. What the leader cannot decide yet is remembered until the next review and
+reported with this agent's heartbeat answers, so that the leader's janitor can resolve it.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from diskless.agent.ports import Unclaimed, Undecided
 from diskless.agent.router import Router
 from diskless.agent.shards import ShardStore
+from diskless.agent.ticking import rest
 from diskless.agent.uploads import Uploads
 from diskless.config import Tuning
 from diskless.errors import DisklessError
@@ -21,14 +22,14 @@ from diskless.namespace.ledger import Verdict
 log = logging.getLogger(__name__)
 
 FULL_REVIEW_S = 600.0
-"""How often an agent has all its shards judged, in case an order to drop went astray."""
+"""How often an agent has all its shards reviewed, in case a drop request was lost."""
 UNDECIDED_MAX = 64
 UNCLAIMED_MAX = 256
-"""What is told of with a pulse; the others are told of when these are decided."""
+"""What one heartbeat answer reports; the others follow when these are decided."""
 
 
 class Sweeper:
-    """Has the leader judge the shards here that no one has confirmed."""
+    """Asks the leader about the shards that no review has confirmed."""
 
     def __init__(
         self, *, slot: int, shards: ShardStore, uploads: Uploads, namespace: Router, tuning: Tuning
@@ -44,7 +45,7 @@ class Sweeper:
     async def run(self) -> None:
         doubted_s = asyncio.get_running_loop().time()
         while True:
-            await asyncio.sleep(self._tuning.janitor_interval_s)
+            await rest(self._tuning.janitor_interval_s)
             self._uploads.expire()
             if asyncio.get_running_loop().time() - doubted_s > FULL_REVIEW_S:
                 doubted_s = asyncio.get_running_loop().time()
@@ -78,6 +79,6 @@ class Sweeper:
 
 
 def _writers(shards: Iterable[HeldShard]) -> tuple[Undecided, ...]:
-    """Who made the stripes of these shards."""
+    """The writers of the stripes of these shards."""
     makers = [StripeId.parse(shard.stripe) for shard in shards]
     return tuple(sorted({(who.slot, who.incarnation) for who in makers})[:UNDECIDED_MAX])

@@ -1,7 +1,7 @@
-"""This agent's way to the durable tier, if the cluster has one.
+"""This agent's access to the durable tier, if the cluster has one.
 
-The namespace says which tier that is; agents hear of it with the leader's beats, and voters know
-it by themselves. It is opened when it is first used, and again when it is another one.
+The namespace says which tier that is. The leader's heartbeats tell agents, and voters know it
+themselves. It is opened on first use, and again when it changes.
 """
 
 from collections.abc import Callable
@@ -27,6 +27,11 @@ class Tiers:
     def learn(self, uri: str, options: TierOptions) -> None:
         """What the leader says; an empty address is none."""
         self._told = (uri, options)
+
+    @property
+    def known(self) -> bool:
+        """Whether there is one, as far as is known here."""
+        return bool((self._look() or self._told)[0])
 
     def get(self) -> Tier:
         """Raises Unavailable if there is none, StoreDenied if it cannot be opened here."""

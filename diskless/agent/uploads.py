@@ -1,15 +1,15 @@
 """Uploads: files larger than a frame, sealed stripe by stripe while they arrive.
 
-An upload belongs to no connection: its client may come back to it, or go on with
-another agent, which adopts the stripes sealed so far. Bounded: so many bytes of each under
-way, and of all of them a part of the agent's memory; when that is taken, what has gathered is
-sealed in stripes that are not full, and uploads wait for each other. One whose connection is
-gone for `keep_s` is forgotten, and until then, and as long after its commit was refused for
-now, its stripes are kept.
+An upload is not bound to a connection: its client may reconnect, or continue with another agent,
+which adopts the stripes sealed so far. The bytes of each upload, and of all of them, are bounded.
+At the bound, buffered bytes are sealed in stripes that are not full, and uploads wait for each
+other. An upload whose connection is gone for `keep_s` is forgotten. Its stripes are kept until
+then, and for as long after a commit that may be retried.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain, pairwise
 
 from diskless.agent.kept import Kept
@@ -24,18 +24,20 @@ from diskless.errors import (
     CapacityExceeded,
     DisklessError,
     InternalError,
+    MemoryFull,
     UploadLost,
 )
 from diskless.model import Stripe, StripeId
+from diskless.policy import GRADE_DEFAULT
 
 FILES_MAX = 10_000
 """Of one upload, or one put."""
 UPLOADS_SHARE = 1 / 8
-"""The part of the agent's memory that uploads may take, with what of them is being sealed."""
+"""The part of the agent's memory that uploads may take, including what is being sealed."""
 ONE_UPLOAD_SHARE = 1 / 16
 """The part that one may have under way, if that is less than `upload_bytes_max`."""
 UPLOAD_BYTES = 4096
-"""What an upload takes beside the bytes that wait in it."""
+"""Bytes of an upload besides those that it buffers."""
 SEAL_TOGETHER = 4
 """Full stripes to gather while others are being sealed: a message costs more than its bytes,
 and the shards that four stripes have for an agent go in one."""
@@ -50,9 +52,12 @@ class Upload:
         resumed: list[Stripe],
         memory: Memory,
         bytes_max: int,
+        path: str = "",
     ) -> None:
-        """`bytes_max` is for all uploads of the agent."""
+        """`bytes_max` is for all uploads of the agent. `path` is where its first file goes, if
+        the client says so: that decides how much parity its stripes get."""
         self._writer = writer
+        self._path = path
         self._tuning = tuning
         self._memory = memory
         self._bytes_max = bytes_max
@@ -77,8 +82,8 @@ class Upload:
     def append(
         self, offset: int, data: bytes | bytearray | memoryview, ends: Sequence[int] = ()
     ) -> None:
-        """Takes the next bytes; never waits, so that frames keep their order. At `ends` one
-        file ends and the next begins."""
+        """Appends the next bytes; never waits, so that frames keep their order. At `ends` one file
+        ends and the next begins."""
         if offset != self.received:
             raise UploadLost(f"upload is at byte {self.received}, not {offset}: send it again")
         self._check_ends(offset, len(data), ends)
@@ -104,8 +109,8 @@ class Upload:
         return self._buffered
 
     def seal_rest(self) -> bool:
-        """Seals what has gathered although it fills no stripe, so as not to hold it here; False
-        if that is too little, or about to be committed."""
+        """Seals the buffered bytes although they fill no stripe, to free memory; False if they are
+        too few, or about to be committed."""
         self._seal_full()
         wanted = self._buffered > self._tuning.inline_flush_bytes_max and not self.committing
         if wanted:
@@ -125,7 +130,11 @@ class Upload:
             self._seal(self._tuning.stripe_bytes)
 
     def _seal(self, size: int) -> None:
-        task = asyncio.create_task(self._writer.seal(self._take(size)))
+        grade = self._writer.grade_of([self._path]) if self._path else GRADE_DEFAULT
+        seal = self._writer.seal(
+            self._take(size), grade=grade, patient=True, file_bytes=self.received
+        )
+        task = asyncio.create_task(seal)
         task.add_done_callback(self._on_sealed)
         self._seals.append(task)
 
@@ -134,12 +143,15 @@ class Upload:
         return any(not task.done() for task in self._seals)
 
     def _on_sealed(self, task: asyncio.Task[Stripe]) -> None:
-        """What gathered meanwhile waits for nothing any more."""
+        """Seals what was buffered meanwhile."""
         if not task.cancelled() and task.exception() is None and not self._sealing:
             self._seal_full()
 
+    def saying_why(self) -> AbstractContextManager[None]:
+        return self._writer.saying_why()
+
     async def room(self) -> None:
-        """Waits until little enough is under way. Raises what a seal failed with."""
+        """Waits until little enough is in progress. Raises the error of a failed seal."""
         self._collect()
         most = self._tuning.upload_bytes_max
         allowed = max(self._memory.part(ONE_UPLOAD_SHARE, most), 2 * self._tuning.stripe_bytes)
@@ -157,11 +169,12 @@ class Upload:
         self._reported_bytes += sum(stripe.payload_bytes for stripe in news)
         return start, news
 
-    async def finish(self) -> tuple[list[Stripe], bytes]:
-        """All the stripes, and bytes too few for one. Raises what a seal failed with.
+    async def finish(self) -> tuple[list[Stripe], bytes | bytearray | memoryview]:
+        """All the stripes, and the remaining bytes, too few for one. Raises the error of a failed
+        seal.
 
-        Those few share a stripe with others, or travel inline, for which they wait until the
-        rest is sealed. More than that gets a stripe of its own, sealed along with the rest.
+        Those few share a stripe with others, or travel inline, after the rest is sealed. More bytes
+        get a stripe of their own, sealed along with the rest.
         """
         self._seal_full()
         if self._buffered > self._tuning.inline_flush_bytes_max:
@@ -169,20 +182,21 @@ class Upload:
         if self._seals:
             await asyncio.wait(self._seals)
         self._collect()
+        self._writer.let_go(self._sealed, file_bytes=self.received)
         return self._sealed, self._take(self._buffered)
 
     def close(self, *, discard: bool = False) -> None:
         """Ends the upload. What it sealed is committed, or may be resumed elsewhere.
 
-        To discard drops at once only stripes that the client was never told of: with the
-        others it may have gone on through another agent. Those are left to be fenced.
+        `discard` drops at once only stripes that were never reported to the client: with the others
+        it may have continued through another agent. Those are dropped later, by a fence.
         """
         self._parts, self._buffered = [], 0
         self._charge(-self._charged)
         end = self._writer.give_up if discard else self._writer.release
         for task in self._seals:
             if not task.cancel() and not task.cancelled() and task.exception() is None:
-                end(task.result())  # sealed, but nobody asked since
+                end(task.result())  # sealed, but not reported yet
         for number, stripe in enumerate(self._sealed):
             if number < self._reported:
                 self._writer.release(stripe)
@@ -198,9 +212,10 @@ class Upload:
         writer = (who.slot, who.incarnation)
         self._lowest[writer] = min(who.counter, self._lowest.get(writer, who.counter))
 
-    def _take(self, size: int) -> bytes:
+    def _take(self, size: int) -> bytes | bytearray | memoryview:
+        taken: bytes | bytearray | memoryview
         if self._parts and len(self._parts[0]) == size:
-            taken = bytes(self._parts.pop(0))
+            taken = self._parts.pop(0)  # as it came: nobody else has it
         else:
             joined = b"".join(self._parts)
             taken, rest = joined[:size], joined[size:]
@@ -211,7 +226,7 @@ class Upload:
         return taken
 
     def _collect(self) -> None:
-        """Moves finished seals, in order, to the list; keeps the first error for ever."""
+        """Moves finished seals, in order, to the list; keeps the first error."""
         while self._seals and self._seals[0].done():
             task = self._seals.pop(0)
             if task.cancelled():
@@ -232,8 +247,16 @@ class Upload:
 
 class Uploads:
     def __init__(
-        self, *, writer: Writer, tuning: Tuning, now_s: Callable[[], float], memory: Memory
+        self,
+        *,
+        writer: Writer,
+        tuning: Tuning,
+        now_s: Callable[[], float],
+        memory: Memory,
+        relief: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`relief` tells whether eviction makes room."""
+        self._relief = relief
         self._writer = writer
         self._tuning = tuning
         self._memory = memory
@@ -243,19 +266,19 @@ class Uploads:
         self._uploads: dict[int, Upload] = {}
         self._owners: dict[int, int] = {}  # upload -> the connection that works on it
 
-    def get(self, number: int, offset: int, resume: list[Stripe]) -> Upload:
+    def get(self, number: int, offset: int, resume: list[Stripe], path: str = "") -> Upload:
         """The upload of that number: known, new, or taken over from another agent."""
         upload = self._uploads.get(number)
         if upload is None or upload.received != offset:
             if offset != sum(stripe.payload_bytes for stripe in resume):
                 raise UploadLost(f"upload {number} is not known here: send it again")
-            upload = self._open(number, resume)
+            upload = self._open(number, resume, path)
         upload.touched_s = self._now_s()
         return upload
 
     async def room(self, upload: Upload) -> None:
-        """Waits until little enough of an upload, and of all, is held here. Raises what a seal of
-        this one failed with."""
+        """Waits until little enough of an upload, and of all, is buffered here. Raises the error of
+        a failed seal of this one."""
         await upload.room()
         while self._memory.of("uploads") > self._bytes_max:
             if self._make_room():
@@ -266,8 +289,8 @@ class Uploads:
                 return
 
     def _make_room(self) -> bool:
-        """Has what the fullest upload has gathered sealed, if it can be. One after the other where
-        memory is short: what is being sealed takes more than twice its size for a moment."""
+        """Seals the buffered bytes of the fullest upload, if possible. One at a time when memory is
+        short: sealing briefly takes more than twice the size."""
         memory = self._memory
         if self._writer.is_sealing and memory.room(Use.TRANSIT) < 2 * self._tuning.stripe_bytes:
             return False
@@ -284,9 +307,14 @@ class Uploads:
             self._owners.pop(number, None)
 
     def keep(self, upload: Upload) -> None:
-        """Its client may come back with what is sealed, to this agent or another one, and has
-        it kept for a while from now on, also when this upload is closed."""
+        """Its client may resume with what is sealed, at this agent or another one: keeps it for a
+        while from now on, even if this upload is closed."""
         self._kept.keep(upload.holds())
+
+    def put_off(self, number: int, upload: Upload) -> None:
+        """Ends an upload whose client will retry with what is sealed."""
+        self.keep(upload)
+        self.close(number, upload)
 
     def discard(self, number: int) -> None:
         """Ends an upload that nobody will commit, and drops its shards.
@@ -311,7 +339,7 @@ class Uploads:
             self._uploads[number].touched_s = self._now_s()
 
     def close_all(self) -> None:
-        """The agent stops: nothing goes on being sealed."""
+        """The agent stops: nothing more is sealed."""
         for number in list(self._uploads):
             self.close(number)
 
@@ -324,8 +352,8 @@ class Uploads:
                 self.close(number)
 
     def holds(self) -> list[Hold]:
-        """Stripes that some client still wants: the lowest of each writer. Every heartbeat tells
-        of them, so they are no more for a thousand uploads than for one."""
+        """Stripes that some client still needs: the lowest of each writer. Every heartbeat reports
+        them, so there are no more for a thousand uploads than for one."""
         lowest: dict[tuple[int, int], int] = {}
         of_uploads = (upload.holds() for upload in self._uploads.values())
         for hold in chain(self._kept.holds(), *of_uploads):
@@ -333,12 +361,13 @@ class Uploads:
             lowest[writer] = min(hold.counter, lowest.get(writer, hold.counter))
         return [Hold(*writer, counter) for writer, counter in lowest.items()]
 
-    def _open(self, number: int, resume: list[Stripe]) -> Upload:
+    def _open(self, number: int, resume: list[Stripe], path: str) -> Upload:
         self.expire()
         held = self._memory.of("uploads")
         short = self._memory.room(Use.TRANSIT) < self._tuning.stripe_bytes
         if held > self._bytes_max or (short and held > self._tuning.stripe_bytes):
-            raise CapacityExceeded(
+            kind = MemoryFull if self._relief() else CapacityExceeded
+            raise kind(
                 f"{len(self._uploads)} uploads are open at this agent and take "
                 f"{format_bytes(held)} of its memory: finish some, or start the cluster with more "
                 "--memory or --agents"
@@ -350,6 +379,7 @@ class Uploads:
             resumed=resume,
             memory=self._memory,
             bytes_max=self._bytes_max,
+            path=path,
         )
         self._uploads[number] = upload
         return upload

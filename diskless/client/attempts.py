@@ -10,21 +10,26 @@ import time
 from collections.abc import Callable
 
 from diskless.errors import (
+    Closing,
     CorruptData,
     DeadlineExceeded,
     DisklessError,
     Garbled,
+    MemoryFull,
     NoQuorum,
     NotDurable,
     ShardsAway,
     TierBehind,
 )
+from diskless.protocol.frames import pack_within
 
 ATTEMPTS_MIN = 6
 """Attempts that fit in the time even if all agents are silent."""
 GARBLED_MAX = 6
 """Damaged frames, without progress between them, after which an operation is given up: agents
 that fail are passed over, so they came by several ways."""
+CAUSES = (NoQuorum, ShardsAway, NotDurable, Closing, MemoryFull)
+"""They say why the cluster cannot answer now; others only that it does not."""
 PAUSE_S_MIN = 0.01
 PAUSE_S_MAX = 0.25
 
@@ -55,6 +60,12 @@ class Attempts:
         return min(self._end, self._clock() + self._timeout_s / ATTEMPTS_MIN)
 
     @property
+    def within(self) -> int:
+        """The same as a request tells it, so that an agent that is well says in time why it
+        cannot answer, and is not taken for a silent one."""
+        return pack_within(self.deadline - self._clock())
+
+    @property
     def _end(self) -> float:
         return self._began + self._timeout_s
 
@@ -77,7 +88,7 @@ class Attempts:
                     f"{self._what}: damaged on its way in {self._garbled} of {self._failures} "
                     f"attempts, look at the network and at this host's memory; last: {error}"
                 ) from error
-        if isinstance(error, (NoQuorum, ShardsAway, NotDurable)):
+        if isinstance(error, CAUSES):
             self._cause = error
         error = self._cause or error  # It explains what the others only show.
         if not in_time:

@@ -3,7 +3,7 @@
 It owns the pool of idle connections, the roster and the session. Threads share a Caller;
 a connection is with one thread at a time and comes back only with nothing under way.
 A mutation keeps its (session, sequence) over all its attempts, so that it happens once;
-it gets a new pair only if it was never sent under the old one. A forked child begins anew:
+it gets a new pair only if it was never sent under the old one. A forked child starts afresh:
 it shares neither connections nor the session.
 """
 
@@ -31,13 +31,16 @@ from diskless.errors import (
     BadRequest,
     DisklessError,
     NoCluster,
+    NotLeader,
     Restored,
     SessionExpired,
     Unauthorized,
     Unavailable,
 )
-from diskless.protocol.messages import Empty, Kind, Mutation, Peer
+from diskless.protocol.messages import Empty, Kind, Mutation, OpenSession, Peer
 
+HINDRANCES = (Unavailable, NotLeader)
+"""With these a healthy agent says that it cannot reach one that could help: another may."""
 IDLE_MAX = 8
 """Idle connections kept to each agent."""
 SEQUENCES_MAX = 384
@@ -70,11 +73,14 @@ class Caller:
         self._cluster = self._greeter.cluster
         self._epoch: int | None = None
         """That the first agent was in; in a later one nothing is as we know it."""
+        self._is_restored = False
         self._begin()
         _callers.add(self)
 
     def _begin(self) -> None:
         self._label = f"{socket.gethostname()}:{os.getpid()}"
+        self.application = f"{self._label} {secrets.token_hex(4)}"
+        """Whose leases on checkpoints this client shares; empty: it has no part in them."""
         self._lock = threading.Lock()
         self._refreshing = threading.Lock()
         self._session_lock = threading.Lock()
@@ -133,8 +139,9 @@ class Caller:
         """The numbers of a new mutation."""
         with self._session_lock:
             if self._session is None or self._is_crowded():
-                reply = self._call(Kind.SESSION, Empty(), (), attempts)
-                self._session = int(reply.meta.session)
+                meta = OpenSession(self.application)
+                reply = self._call(Kind.SESSION, meta, (), attempts)
+                self._session, self._sequence = int(reply.meta.session), 0
                 self._tickets.clear()
             self._sequence += 1
             ticket = Ticket(self._session, self._sequence)
@@ -145,10 +152,12 @@ class Caller:
         """Returns if a refused mutation may be sent again, after a pause; else raises."""
         if isinstance(error, SessionExpired) and ticket.sent == 1:
             # Refused at its first and only sending, so it surely has not happened. `sent`
-            # goes on counting: a second time is raised.
+            # keeps counting: a second time is raised.
             self._forget_session(ticket.session)
             fresh = self.ticket(attempts)
             ticket.session, ticket.sequence = fresh.session, fresh.sequence
+            with self._session_lock:  # its number is under way for as long as this one is
+                self._tickets.append(weakref.ref(ticket))
         elif not error.retryable:
             raise error
         attempts.failed(error)
@@ -192,9 +201,10 @@ class Caller:
         except Unavailable:
             self.drop(connection)
             raise
-        self.give_back(connection)
-        if isinstance(reply.error, Unavailable):
-            self._routes.hindered(connection.peer, time.monotonic())
+        if reply.error is None:
+            self.give_back(connection)
+        else:
+            self.refused(connection, reply.error)
         return reply
 
     def _is_crowded(self) -> bool:
@@ -220,6 +230,8 @@ class Caller:
         """
         if self.closed:
             raise ValueError("the client is closed")
+        if self._is_restored:
+            raise Restored(RESTORED)
         now = time.monotonic()
         if self._routes.all_failed():
             self._reread_descriptor()
@@ -228,11 +240,13 @@ class Caller:
             self._refresh(connection, deadline)
         return connection
 
-    def give_back(self, connection: Connection) -> None:
-        """For others to use. Whatever its replies told about the cluster is learned."""
+    def give_back(self, connection: Connection, *, reuse: bool = True) -> None:
+        """For others to use, or to be closed. Whatever its replies told about the cluster is
+        learned."""
         self._routes.learn(leader=connection.leader, version=connection.roster)
         self._routes.worked(connection.peer)
-        if connection.usable and not connection.outstanding and not self.closed:
+        self._strangers.pop(address(connection.peer), None)
+        if reuse and connection.usable and not connection.outstanding and not self.closed:
             connection.idle_since = time.monotonic()
             with self._lock:
                 idle = self._idle.setdefault(address(connection.peer), [])
@@ -240,6 +254,16 @@ class Caller:
                     idle.append(connection)
                     return
         connection.close()
+
+    def refused(self, connection: Connection, error: DisklessError, *, reuse: bool = True) -> None:
+        """A request on this connection failed. While it is usable its agent has answered, and is
+        well: then it is passed over for a moment at most."""
+        if not connection.usable:
+            self.drop(connection)
+            return
+        self.give_back(connection, reuse=reuse)
+        if isinstance(error, HINDRANCES):
+            self._routes.hindered(connection.peer, time.monotonic())
 
     def drop(self, connection: Connection) -> None:
         """This connection broke: others to the same agent are suspect, and so is the agent."""
@@ -279,28 +303,25 @@ class Caller:
         return connection
 
     def _check_epoch(self, epoch: int, connection: Connection) -> None:
-        """Raises Restored if the cluster has lost all its memory since we first met it."""
+        """Raises Restored, now and for good, if the cluster has lost all its memory since we first
+        met it."""
         if self._epoch is None:
             self._epoch = epoch
         elif self._epoch != epoch:
+            self._is_restored = True
             connection.close()
             raise Restored(RESTORED)
 
     def _doubt(self, peer: Peer, error: DisklessError) -> None:
         """Raises Unauthorized if nobody is left that might prove to be an agent. Until then who
         refuses us may be a stranger on a dead agent's port, whose word is nothing."""
-        if not isinstance(error, Unauthorized):
-            self._strangers.pop(address(peer), None)
-            if self._routes.has_roster or not self._strangers:
-                return
-            error = next(iter(self._strangers.values()))
-        else:
+        if isinstance(error, Unauthorized):
             self._strangers[address(peer)] = error
-        expected = [one for one in self._routes.peers if one.up or not self._routes.has_roster]
-        if all(address(one) in self._strangers for one in expected) or (
-            not self._routes.has_roster and self._routes.all_failed()
-        ):
-            raise error
+        else:
+            self._strangers.pop(address(peer), None)
+        told = dict(self._strangers)  # other threads hear of agents, too
+        if told and self._routes.no_agent_left(told):
+            raise list(told.values())[-1]
 
     def _pop_idle(self, peer: Peer) -> Connection | None:
         while True:
@@ -314,7 +335,7 @@ class Caller:
             connection.close()
 
     def _refresh(self, connection: Connection, deadline: float) -> None:
-        """Asks for the roster; one thread at a time, the others go on with the old one."""
+        """Asks for the roster; one thread at a time, the others continue with the old one."""
         if not self._refreshing.acquire(blocking=False):
             return
         try:
@@ -337,7 +358,7 @@ class Caller:
             connection.close()
 
     def _reread_descriptor(self) -> None:
-        """Every agent we know of failed: perhaps all have been started anew elsewhere.
+        """Every agent we know of failed: perhaps all have been restarted elsewhere.
 
         Raises NoCluster if the name has come to mean another cluster: ours is gone then.
         """

@@ -3,29 +3,34 @@
 A Client may be used by many threads at once; it has no threads of its own. All paths are
 absolute. Every method raises the classes of diskless.errors, among them
 DeadlineExceeded when no agent could answer in `timeout_s`. For the methods that
-transfer much (`read`, `write`, `write_many`, files) that bounds silence, not the whole.
+transfer much (`read`, `write`, those of many, files) that bounds silence, not the whole.
 """
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from types import TracebackType
 from typing import IO, Literal, cast
 
-from diskless.checksum import file_checksum
+from msgspec.structs import replace
+
+from diskless.checksum import FileChecksum, file_checksum
 from diskless.client.caller import Caller
 from diskless.client.connection import Buffer
 from diskless.client.descriptor import resolve
 from diskless.client.fetch import PREFETCH_BYTES, Content, format_checksum, verify
 from diskless.client.files import PUT_BYTES_MAX, Reader, Writer, read_bytes
+from diskless.client.many import read_many
 from diskless.client.policies import PolicyTable
 from diskless.client.tier import TierAdmin
 from diskless.client.upload import Frames, Upload
 from diskless.config import KIB
-from diskless.errors import BadRequest, NoCluster, NotFound, UploadLost
+from diskless.errors import BadRequest, DisklessError, NoCluster, NotFound, UploadLost
 from diskless.identity.claims import Claims, Role
 from diskless.model import ClusterStatus, Event
+from diskless.notes import NOTES_KEPT, NOTES_PER_MESSAGE, BatchNote, Noted
 from diskless.protocol.messages import (
+    BatchNotes,
     Change,
     Clone,
     Delete,
@@ -33,17 +38,23 @@ from diskless.protocol.messages import (
     Diff,
     Drain,
     Empty,
+    EventPage,
     Events,
     IssueToken,
     Kind,
+    LeaseInfo,
+    Leases,
     List,
     Listing,
     Mkdirs,
     NewFile,
+    NoteBatches,
     Peer,
+    Prune,
     Put,
     Rename,
     RenameSnapshot,
+    Replace,
     Revoked,
     RevokeToken,
     Rollback,
@@ -54,6 +65,7 @@ from diskless.protocol.messages import (
     Status,
     Summary,
     Summed,
+    Swap,
     TokenInfo,
     Tokens,
     Usage,
@@ -69,6 +81,8 @@ EVENTS = 1000
 """Events that are asked for, unless the caller says how many."""
 RESTARTS_MAX = 2
 """How often `write` sends everything again when an agent lost what it had sealed."""
+PRUNED_AT_ONCE = 256
+"""Files that one request deletes: as many as an agent takes."""
 BUFFER_BYTES = 16 * KIB
 """What a file opened for reading fetches for small reads: a block of a shard."""
 
@@ -108,10 +122,30 @@ class Client:
         content = Content(self._caller, path, prefetch=0 if offset else wanted, what=f"read {path}")
         size = content.status.size
         end = size if length is None else min(offset + length, size)
-        data = read_bytes(lambda target: content.read_into(target, offset), max(end - offset, 0))
-        if len(data) == size > len(content.first):
-            verify(content.status, file_checksum(data))
+        count = max(end - offset, 0)
+        checksum = FileChecksum() if count == size > len(content.first) else None
+        data = read_bytes(lambda target: content.read_into(target, offset, checksum), count)
+        if checksum is not None:
+            verify(content.status, checksum.value())
         return data
+
+    def read_many(
+        self, paths: Iterable[str], *, on_error: Literal["raise", "omit", "return"] = "raise"
+    ) -> dict[str, bytes | DisklessError]:
+        """The bytes of several files by their paths; small ones come in as few requests as hold
+        them. They are not of one moment: each is a whole version of its own.
+
+        Raises what a file is refused with, unless it is to be left out, or returned in its place.
+        """
+        contents: dict[str, bytes | DisklessError] = {}
+        for path, content in read_many(self._caller, list(paths), self.read):
+            if isinstance(content, DisklessError):
+                if on_error == "raise":
+                    raise content
+                if on_error == "omit":
+                    continue
+            contents[path] = content
+        return contents
 
     def write(self, path: str, data: Buffer, *, overwrite: bool = False) -> Status:
         """Stores a file, or raises and leaves what was there before.
@@ -164,7 +198,8 @@ class Client:
     ) -> Sequence[Status]:
         """Everything is at hand, so a lost upload can begin again, under the same ticket."""
         ends = list(accumulate(len(view) for view in views.values()))
-        upload = Upload(self._caller, what=what, ends=ends)
+        first = next(iter(views), "")
+        upload = Upload(self._caller, what=what, path=first, ends=ends)
         for restarts_left in range(RESTARTS_MAX, -1, -1):
             try:
                 return _send(upload, views, overwrite=overwrite)
@@ -172,7 +207,9 @@ class Client:
                 upload.abort()
                 if not restarts_left:
                     raise
-                upload = Upload(self._caller, what=what, ends=ends, ticket=upload.ticket)
+                upload = Upload(
+                    self._caller, what=what, path=first, ends=ends, ticket=upload.ticket
+                )
             except BaseException:
                 upload.abort()
                 raise
@@ -192,9 +229,10 @@ class Client:
         reply = self._caller.mutate(Kind.DELETE, meta, what=f"delete {path}")
         return bool(reply.meta.deleted)
 
-    def mkdirs(self, path: str) -> bool:
-        """Whether the directory was made, and not there before. Raises PathIsFile."""
-        meta = Mkdirs(0, 0, path)
+    def mkdirs(self, path: str, *, parents: bool = True) -> bool:
+        """Whether the directory was made, and not there before. Without `parents` the one above
+        must be there: else it raises NotFound. Raises PathIsFile."""
+        meta = Mkdirs(0, 0, path, parents)
         return bool(self._caller.mutate(Kind.MKDIRS, meta, what=f"mkdirs {path}").meta.created)
 
     def stat(self, path: str) -> Status:
@@ -263,16 +301,54 @@ class Client:
             Kind.CLONE, Clone(0, 0, source, target), what=f"clone {source} to {target}"
         )
 
-    def rollback(self, path: str, name: str) -> str:
+    def rollback(self, path: str, name: str, *, guarded: bool = False) -> str:
         """Brings a directory back to a snapshot of it, in one step. What was there becomes a
-        snapshot, whose name is returned: rolling back to that undoes it."""
-        meta = Rollback(session=0, sequence=0, path=path, name=name)
+        snapshot, whose name is returned: rolling back to that undoes it. If it is `guarded`, it
+        is refused with CheckpointInUse while a query writes at or below it."""
+        meta = Rollback(session=0, sequence=0, path=path, name=name, guarded=guarded)
         return str(self._caller.mutate(Kind.ROLLBACK, meta, what=f"rollback {path}").meta.before)
 
-    def rollback_cut(self, name: str) -> str:
-        """Brings all directories of a cut back to it, in one step; see `rollback`."""
-        meta = Rollback(session=0, sequence=0, name=name, cut=True)
+    def rollback_cut(self, name: str, *, guarded: bool = False) -> str:
+        """Brings all directories of a cut back to it, in one step; see `rollback`. If it is
+        `guarded`, it is refused with CheckpointInUse while a query writes to one of them."""
+        meta = Rollback(session=0, sequence=0, name=name, cut=True, guarded=guarded)
         return str(self._caller.mutate(Kind.ROLLBACK, meta, what=f"rollback {name}").meta.before)
+
+    def prune(self, path: str, names: Sequence[str]) -> int:
+        """Deletes files below a directory, each by its path from there; how many were there.
+        So many at a time (`PRUNED_AT_ONCE`), not all in one step."""
+        deleted = 0
+        for first in range(0, len(names), PRUNED_AT_ONCE):
+            meta = Prune(0, 0, path, list(names[first : first + PRUNED_AT_ONCE]))
+            deleted += self._caller.mutate(Kind.PRUNE, meta, what=f"prune {path}").meta.deleted
+        return deleted
+
+    def replace(self, swaps: Sequence[Swap], *, force: bool = False) -> None:
+        """Puts directories in the places of others, all in one step: `Swap(path, source, since)`
+        makes `path` what `source` is, which is gone then. Raises CheckpointInUse, and changes
+        nothing, if one of them is not any more what its snapshot `since` shows; or if a query
+        of another application writes to one, unless `force` says that it does not matter."""
+        meta = Replace(0, 0, list(swaps), force)
+        what = f"replace {', '.join(swap.path for swap in swaps)}"
+        self._caller.mutate(Kind.REPLACE, meta, what=what)
+
+    def leases(self, path: str = "/") -> Sequence[LeaseInfo]:
+        """The checkpoints at and below a path that applications write to now."""
+        reply = self._caller.call(Kind.LEASES, Leases(path), what=f"leases {path}")
+        return cast(list[LeaseInfo], reply.meta.leases)
+
+    def batch_notes(self, path: str, limit: int = NOTES_KEPT) -> Noted:
+        """What Spark's listener has told of the last batches of the query whose checkpoint is at
+        a path; of none if nobody told of any."""
+        reply = self._caller.call(Kind.BATCH_NOTES, BatchNotes(path, limit), what=f"notes {path}")
+        return cast(Noted, reply.meta)
+
+    def note_batches(self, path: str, query: str, notes: Sequence[BatchNote]) -> None:
+        """Tells the cluster of batches, as Spark's listener does. Raises NotFound where there is
+        no checkpoint."""
+        for at in range(0, len(notes), NOTES_PER_MESSAGE):
+            meta = NoteBatches(path, query, list(notes[at : at + NOTES_PER_MESSAGE]))
+            self._caller.call(Kind.NOTE_BATCHES, meta, what=f"note batches of {path}")
 
     def diff(self, path: str, a: str, b: str = "") -> Iterator[Change]:
         """What is other in snapshot `b` of a directory, or in the directory as it is now, than
@@ -316,15 +392,28 @@ class Client:
         The leader remembers some thousands, and none from before it got its memory from
         another voter; older ones come from its audit file, if agents have any.
         """
-        pages: list[Sequence[Event]] = []
-        before, more = "", limit > 0
+        return self._look_back(Events(after, limit, who, path, since_ms)).events
+
+    def look_back(
+        self, kinds: Sequence[str], *, since_ms: int = 0, limit: int = EVENTS
+    ) -> EventPage:
+        """As `events`, of some kinds; its `oldest_ms` says how far back the log reaches, and so
+        whether there were none or they are not known any more."""
+        return self._look_back(Events(0, limit, since_ms=since_ms, kinds=list(kinds)))
+
+    def _look_back(self, wanted: Events) -> EventPage:
+        """All pages as one."""
+        pages: list[list[Event]] = []
+        left, oldest_ms, more = wanted.limit, 0, wanted.limit > 0
         while more:
-            meta = Events(after, min(limit, EVENTS_PER_PAGE), who, path, since_ms, before)
-            page = self._caller.call(Kind.EVENTS, meta, what="events").meta
+            wanted = replace(wanted, limit=min(left, EVENTS_PER_PAGE))
+            page = self._caller.call(Kind.EVENTS, wanted, what="events").meta
             pages.append(page.events)
-            limit -= len(page.events)
-            before, more = page.before, bool(page.before) and limit > 0
-        return [event for page in reversed(pages) for event in page]
+            left -= len(page.events)
+            oldest_ms = page.oldest_ms or oldest_ms
+            wanted, more = replace(wanted, before=page.before), bool(page.before) and left > 0
+        events = [event for found in reversed(pages) for event in found]
+        return EventPage(events, oldest_ms=oldest_ms)
 
     # Tokens.
 

@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from diskless.errors import BadFrame, DisklessError, Garbled, Unauthorized, Unavailable
 from diskless.model import ClusterStatus, slot_name
+from diskless.notes import Noted
 from diskless.protocol import messages
 from diskless.protocol.frames import (
     HEADER_BYTES,
@@ -52,6 +53,7 @@ _REPLIES: dict[Kind, Any] = {
     Kind.COMMIT: messages.Committed,
     Kind.ABORT: messages.Empty,
     Kind.OPEN: messages.Opened,
+    Kind.OPEN_MANY: messages.OpenedMany,
     Kind.READ: messages.Empty,
     Kind.STAT: messages.Status,
     Kind.LIST: messages.Listing,
@@ -68,6 +70,12 @@ _REPLIES: dict[Kind, Any] = {
     Kind.DELETE_SNAPSHOTS: messages.Empty,
     Kind.CLONE: messages.Empty,
     Kind.ROLLBACK: messages.RolledBack,
+    Kind.PRUNE: messages.Pruned,
+    Kind.REPLACE: messages.Empty,
+    Kind.LEASES: messages.LeaseList,
+    Kind.KEEP_LEASES: messages.LeasesKept,
+    Kind.NOTE_BATCHES: messages.Empty,
+    Kind.BATCH_NOTES: Noted,
     Kind.DIFF: messages.Changes,
     Kind.USAGE: messages.Used,
     Kind.RENEW: messages.Certificate,
@@ -80,6 +88,7 @@ _REPLIES: dict[Kind, Any] = {
     Kind.FLUSH: messages.Flushed,
     Kind.ATTACH_TIER: messages.Empty,
     Kind.DETACH_TIER: messages.Detached,
+    Kind.DRILLED: messages.Empty,
     Kind.FAULTS: messages.Planted,
 }
 _DECODERS = {kind: msgspec.json.Decoder(type_) for kind, type_ in _REPLIES.items()}

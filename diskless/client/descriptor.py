@@ -40,8 +40,8 @@ class Descriptor(Struct, frozen=True, kw_only=True):
     cluster: str
     """The cluster's id; "" if it is not known yet, and then any will do."""
     name: str
-    secret: str = ""
-    """The cluster's root key, in hex: only in the operator's descriptor."""
+    key: str = msgspec.field(default="", name="secret")
+    """The cluster's root key, in hex: only in the operator's descriptor, where it is `secret`."""
     token: str = ""
     """A client's, where there is no key."""
     authority: str = ""
@@ -61,12 +61,12 @@ class Descriptor(Struct, frozen=True, kw_only=True):
     @property
     def keyring(self) -> Keyring:
         """Raises Unauthorized where there is only a token, or nothing."""
-        if not self.secret:
+        if not self.key:
             raise Unauthorized(
                 f"this needs the key of cluster {self.name!r}, which is in the descriptor of "
-                "whoever started it: a token is not enough"
+                "the user who started it: a token is not enough"
             )
-        return Keyring.from_hex(self.cluster, self.secret)
+        return Keyring.from_hex(self.cluster, self.key)
 
     @property
     def credential(self) -> Credential:
@@ -116,11 +116,15 @@ def load(name: str) -> Descriptor:
     except FileNotFoundError:
         raise NoCluster(
             f"no cluster {name!r} is known here ({path} does not exist): start it with "
-            f"`diskless up --name {name}`, or give a gateway as {SCHEME}://HOST:PORT/ "
+            f"`{_up(name)}`, or give a gateway as {SCHEME}://HOST:PORT/ "
             f"and a token in {TOKEN_VARIABLE}"
         ) from None
     except (OSError, msgspec.DecodeError) as error:
         raise NoCluster(f"{path} cannot be read: {error}") from error
+
+
+def _up(name: str) -> str:
+    return "diskless up" if name == DEFAULT_NAME else f"diskless up --name {name}"
 
 
 def remove(name: str) -> None:

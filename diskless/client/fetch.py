@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from itertools import accumulate
 
-from diskless.checksum import file_checksum
+from diskless.checksum import FileChecksum, file_checksum
 from diskless.client.attempts import Attempts
 from diskless.client.caller import Caller
 from diskless.client.connection import Connection
@@ -24,6 +24,7 @@ from diskless.errors import (
     PathIsDirectory,
     Unavailable,
 )
+from diskless.protocol.frames import pack_within
 from diskless.protocol.messages import Kind, MarkedExtent, Open, Opened, Read, Status
 
 PIECE_BYTES = MIB
@@ -84,11 +85,17 @@ class Content:
             start, length, index = start + count, length - count, index + 1
         return parts
 
-    def read_into(self, target: memoryview, start: int) -> None:
-        """Fills `target` with the bytes from `start` on, which must all be in the file."""
+    def read_into(
+        self, target: memoryview, start: int, checksum: FileChecksum | None = None
+    ) -> None:
+        """Fills `target` with the bytes from `start` on, which must all be in the file. They are
+        added to `checksum` while others are on their way."""
         done = self.copy_first(target, start)
+        if checksum is not None:
+            checksum.update(target[:done])
         if done < len(target):
-            _Fetch(self._caller, self, what=self._what).run(target[done:], start + done)
+            fetch = _Fetch(self._caller, self, checksum, what=self._what)
+            fetch.run(target[done:], start + done)
 
     def copy_first(self, target: memoryview, start: int) -> int:
         """How many bytes of `target` the opening brought along already; they are copied."""
@@ -123,15 +130,21 @@ def _piece_bytes(start: int, end: int) -> int:
 class _Fetch:
     """Fills one buffer, with several pieces under way on one connection."""
 
-    def __init__(self, caller: Caller, content: Content, *, what: str) -> None:
+    def __init__(
+        self, caller: Caller, content: Content, checksum: FileChecksum | None, *, what: str
+    ) -> None:
         self._caller = caller
         self._content = content
+        self._checksum = checksum
         self._what = what
         self._waiting: deque[tuple[int, memoryview]] = deque()
         self._under_way: dict[int, tuple[int, memoryview]] = {}
+        self._arrived: dict[int, memoryview] = {}  # and not in the checksum yet
+        self._summed_to = 0
         self._reopens = 0
 
     def run(self, target: memoryview, start: int) -> None:
+        self._summed_to = start
         end = start + len(target)
         position = start
         while position < end:
@@ -152,12 +165,8 @@ class _Fetch:
         """Fetches all there is, or as much as this connection gives."""
         try:
             self._exchange(connection, attempts)
-        except Unavailable as error:
-            self._caller.drop(connection)
-            self._wait_again()
-            attempts.failed(error)
         except DisklessError as error:
-            connection.close()
+            self._caller.refused(connection, error)
             self._wait_again()
             self._recover(error, attempts)
         else:
@@ -167,14 +176,31 @@ class _Fetch:
         while self._waiting or self._under_way:
             while self._waiting and len(self._under_way) < PIECES_MAX:
                 start, target = self._waiting[0]
-                meta = Read(self._content.cut(start, len(target)))
-                number = connection.send(Kind.READ, meta, deadline=attempts.deadline, into=target)
+                meta = Read(self._content.cut(start, len(target)), self._content.status.size)
+                number = connection.send(
+                    Kind.READ,
+                    meta,
+                    deadline=attempts.deadline,
+                    into=target,
+                    within=attempts.within,
+                )
                 self._under_way[number] = self._waiting.popleft()
+            self._sum_up()  # while the agent is at work, and they are in the processor's cache
             reply = connection.receive(deadline=attempts.deadline)
             if reply.error is not None:
                 raise reply.error
-            del self._under_way[reply.request]
+            start, target = self._under_way.pop(reply.request)
+            if self._checksum is not None:
+                self._arrived[start] = target
             attempts.progressed()
+        self._sum_up()
+
+    def _sum_up(self) -> None:
+        """Adds to the checksum what has arrived and follows what is in it."""
+        while (piece := self._arrived.pop(self._summed_to, None)) is not None:
+            assert self._checksum is not None
+            self._checksum.update(piece)
+            self._summed_to += len(piece)
 
     def _wait_again(self) -> None:
         self._waiting.extendleft(self._under_way.values())
@@ -195,7 +221,7 @@ class ReadAhead:
 
     It never retries: whatever goes wrong, `take` gives None, and the caller reads the
     plain way. It begins with one piece and holds at most AHEAD_MAX, so that little is
-    fetched in vain for a reader who stops soon.
+    fetched for nothing for a reader who stops soon.
     """
 
     def __init__(self, caller: Caller, content: Content) -> None:
@@ -244,8 +270,10 @@ class ReadAhead:
         while len(self._numbers) < self._pieces_max and self._next < self._content.status.size:
             count = _piece_bytes(self._next, self._content.status.size)
             target = memoryview(bytearray(count))
-            meta = Read(self._content.cut(self._next, count))
-            number = connection.send(Kind.READ, meta, deadline=self._deadline(), into=target)
+            meta = Read(self._content.cut(self._next, count), self._content.status.size)
+            deadline = self._deadline()
+            within = pack_within(deadline - time.monotonic())
+            number = connection.send(Kind.READ, meta, deadline=deadline, into=target, within=within)
             self._numbers.append((self._next, number))
             self._next += count
 

@@ -110,7 +110,7 @@ class Writer(io.RawIOBase):
 
     def _send(self, chunk: memoryview) -> None:
         if self._upload is None:
-            self._upload = Upload(self._caller, what=f"write {self.path}")
+            self._upload = Upload(self._caller, what=f"write {self.path}", path=self.path)
         self._upload.append(chunk)
 
     def _commit(self) -> None:

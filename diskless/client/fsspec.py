@@ -5,7 +5,7 @@
     fsspec.open("diskless://host:7000/a.csv")   # the cluster of that gateway
     fsspec.filesystem("diskless", cluster="orders", token_file="/run/orders.token", timeout_s=30)
 
-It connects at the first use, anew in a forked child, and anew when the name has come to
+It connects at the first use, again in a forked child, and again when the name has come to
 mean another cluster. Instances hold no secret: whoever unpickles one needs the token's file, a
 token in $DISKLESS_TOKEN or the cluster's descriptor, like any other client.
 
@@ -18,7 +18,7 @@ What fsspec leaves open is settled like this:
   are empty, and are moved or deleted with all they hold in one step.
 - `exists`, `isdir` and `isfile` raise if the cluster cannot be asked: a checkpoint out of
   reach is not one that was never made.
-- Appending (`ab`) writes the whole file anew; the last of several appenders wins.
+- Appending (`ab`) writes the whole file again; the last of several appenders wins.
 - `with fs.transaction:` holds back the files written in it (spooled by this process, large
   ones to its temporary directory) and makes them visible in one step at its end, or none
   of them. Deleting, moving and making directories happen at once, also in there.
@@ -237,11 +237,20 @@ class DisklessFileSystem(AbstractFileSystem):
             return file.read(max(last - first, 0))
 
     def cat(self, path, recursive=False, on_error="raise", **kwargs):
-        if not recursive:
+        """Of several files the small ones come in as few requests as hold them."""
+        if kwargs and not recursive:
             return super().cat(path, on_error=on_error, **kwargs)
         given = path if isinstance(path, list) else [path]
+        if recursive:
+            files = [file for one in given for top in self._match(one) for file in self.find(top)]
+        else:
+            files = self.expand_path(path)
+            if not isinstance(path, list) and files == [self._strip_protocol(path)]:
+                return self.cat_file(files[0])
+        if not kwargs:
+            return self.client.read_many(files, on_error=on_error)
         contents: dict[str, bytes | DisklessError] = {}
-        for file in [file for one in given for top in self._match(one) for file in self.find(top)]:
+        for file in files:
             try:
                 contents[file] = self.cat_file(file, **kwargs)
             except DisklessError as error:
@@ -291,9 +300,7 @@ class DisklessFileSystem(AbstractFileSystem):
 
     def mkdir(self, path, create_parents=True, **_):
         path = self._strip_protocol(path)
-        if not create_parents and self.info(self._parent(path))["type"] != "directory":
-            raise PathIsFile(f"{self._parent(path)} is a file")
-        if not self.client.mkdirs(path):
+        if not self.client.mkdirs(path, parents=create_parents):
             raise AlreadyExists(f"{path} exists already")
 
     def makedirs(self, path, exist_ok=False):

@@ -138,9 +138,7 @@ class Greeter:
 
     def _stranger(self, peer: Peer, why: str = "") -> Unauthorized:
         where = peer.gateway or peer.socket
-        return Unauthorized(
-            f"whoever listens at {where} is not an agent of cluster {self._name}{why}"
-        )
+        return Unauthorized(f"the process at {where} is not an agent of cluster {self._name}{why}")
 
 
 def _refused(peer: Peer, error: DisklessError) -> DisklessError:

@@ -35,5 +35,9 @@ class PolicyTable:
 
     def effective(self, path: str) -> list[PolicyEntry]:
         """What holds at a path, which need not be there, and where that comes from."""
+        return self.look(path).entries
+
+    def look(self, path: str) -> Policies:
+        """The same, with the quotas that hold there and how the file there is looked after."""
         reply = self._caller.call(Kind.POLICY, Policy(path), what=f"policy {path}")
-        return cast(Policies, reply.meta).entries
+        return cast(Policies, reply.meta)

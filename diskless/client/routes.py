@@ -3,12 +3,13 @@
 Metadata and small files go to the leader, bulk to an agent on this host that is not slow;
 different clients prefer different local agents, each always the same one. An agent that failed
 is passed over for a while, longer each time, and then asked last for some time more: else the
-silent ones would have their turn again before an operation has asked all others. No I/O except
+silent ones would have their turn again before an operation has asked all others. So is one that
+answered that it cannot help: for as long as it takes to ask each of the others once. No I/O except
 to see whether a socket file exists.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from xxhash import xxh3_64_intdigest
 
@@ -21,6 +22,8 @@ SKIP_S_MAX = 16.0
 """How long an agent that failed is passed over: twice as long each time until it works. A
 frozen agent costs a whole attempt, and an agent behind it may name it as the leader."""
 HINDERED_S = 0.5
+ASK_S = 0.5
+"""A quick answer of one agent, and the longest pause before the next is asked."""
 DOUBT = 4
 """One that failed counts as well again after so many times as long as it is passed over."""
 REFRESH_INTERVAL_S = 0.2
@@ -40,6 +43,7 @@ class Routes:
         self._is_local = is_local
         self._failed_at: dict[str, float] = {}
         self._failed_until: dict[str, float] = {}
+        self._doubted_until: dict[str, float] = {}
         self._skip_s: dict[str, float] = {}
         self._version: int | None = None
         self._seen_version: int | None = None
@@ -102,25 +106,48 @@ class Routes:
             address(peer) in self._failed_until for peer in self._preferred
         )
 
+    def no_agent_left(self, strangers: Container[str]) -> bool:
+        """Whether nobody may still prove to be an agent. Those at these addresses refused us, or
+        proved nothing. Before we ever met an agent: all have failed. Later one such word is
+        nothing, since a stranger may sit on a dead agent's port; the word of most of those that
+        are up counts, if no other can be reached either: some may be dead that we have as up."""
+        if not self.has_roster:
+            return self.all_failed()
+        expected = [address(peer) for peer in self._preferred if peer.up]
+        refusing = sum(one in strangers for one in expected)
+        return 2 * refusing > len(expected) and all(
+            one in strangers or one in self._failed_until for one in expected
+        )
+
     def failed(self, peer: Peer, now: float) -> None:
+        self._forget_leader(peer)
         key = address(peer)
         self._failed_at[key] = now
-        if self._failed_lately(peer, now):
-            return  # several requests to it were under way
-        self._skip_s[key] = min(2 * self._skip_s.get(key, SKIP_S_MIN / 2), SKIP_S_MAX)
-        self._failed_until[key] = now + self._skip_s[key]
+        if not self._failed_lately(peer, now):  # else several requests to it were under way
+            self._skip_s[key] = min(2 * self._skip_s.get(key, SKIP_S_MIN / 2), SKIP_S_MAX)
+            self._failed_until[key] = now + self._skip_s[key]
+        self._doubted_until[key] = now + DOUBT * self._skip_s.get(key, SKIP_S_MIN)
 
     def hindered(self, peer: Peer, now: float) -> None:
         """It answered that it cannot help for now: another may know more."""
-        self._failed_at[address(peer)] = now
-        self._failed_until[address(peer)] = now + HINDERED_S
-        self._skip_s.pop(address(peer), None)
+        self._forget_leader(peer)
+        key = address(peer)
+        self._failed_at[key] = now
+        self._failed_until[key] = now + HINDERED_S
+        self._doubted_until[key] = now + HINDERED_S + ASK_S * len(self._preferred)
+        self._skip_s.pop(key, None)
 
     def worked(self, peer: Peer) -> None:
         if self._failed_until:
             self._failed_at.pop(address(peer), None)
             self._failed_until.pop(address(peer), None)
+            self._doubted_until.pop(address(peer), None)
             self._skip_s.pop(address(peer), None)
+
+    def _forget_leader(self, peer: Peer) -> None:
+        """That it led is as old as its last word. Whoever leads now is named by the next reply."""
+        if peer.slot == self.leader:
+            self.leader = None
 
     def _failed_lately(self, peer: Peer, now: float) -> bool:
         return bool(self._failed_until) and self._failed_until.get(address(peer), now) > now
@@ -128,9 +155,7 @@ class Routes:
     def _is_doubtful(self, peer: Peer, now: float) -> bool:
         if not self._failed_until:
             return False
-        skip_s = self._skip_s.get(address(peer), 0.0)
-        doubted_until = self._failed_at.get(address(peer), now) + DOUBT * skip_s
-        return now < doubted_until or self._failed_lately(peer, now)
+        return now < self._doubted_until.get(address(peer), now)
 
     def _doubts(self, peer: Peer, now: float) -> tuple[bool, float]:
         return self._failed_lately(peer, now), self._failed_at.get(address(peer), now)

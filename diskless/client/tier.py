@@ -6,8 +6,16 @@ from typing import cast
 
 from diskless.client.caller import Caller
 from diskless.errors import DeadlineExceeded, TierBehind
-from diskless.model import TierOptions
-from diskless.protocol.messages import AttachTier, Detached, DetachTier, Flush, Flushed, Kind
+from diskless.model import DrillStatus, TierOptions
+from diskless.protocol.messages import (
+    AttachTier,
+    Detached,
+    DetachTier,
+    Drilled,
+    Flush,
+    Flushed,
+    Kind,
+)
 
 PATIENCE_S = 120.0
 """How long a tier may not move at all before a wait for it is given up."""
@@ -24,6 +32,13 @@ class TierAdmin:
         """How far the tier is, after a moment's wait for a change, or for the last one now.
         Raises BadRequest if there is no tier."""
         reply = self._caller.call(Kind.FLUSH, Flush(change), what="flush the tier")
+        return cast(Flushed, reply.meta)
+
+    def close(self, *, closed: bool = True) -> Flushed:
+        """From now on nothing is changed, until it is opened again: whoever tries is refused with
+        Closing. So what the next flush brings to the tier is all that there will be."""
+        request = Flush(closing=closed)
+        reply = self._caller.call(Kind.FLUSH, request, what="close the cluster")
         return cast(Flushed, reply.meta)
 
     def flush(
@@ -58,6 +73,10 @@ class TierAdmin:
         be good for it. Raises BadRequest if another one is attached."""
         request = AttachTier(uri, epoch, number, options)
         self._caller.call(Kind.ATTACH_TIER, request, what=f"attach {uri}")
+
+    def drilled(self, result: DrillStatus) -> None:
+        """Has the cluster remember what a drill has found. Raises BadRequest without a tier."""
+        self._caller.call(Kind.DRILLED, Drilled(result), what="tell of a drill")
 
     def detach(
         self,

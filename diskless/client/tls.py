@@ -11,7 +11,7 @@ from diskless.protocol.messages import Peer
 
 RECEIVED_BYTES = 128 * KIB
 """Encrypted, of one receive."""
-ENCRYPTED_BYTES = 128 * KIB
+ENCRYPTED_BYTES = 256 * KIB
 """What is encrypted before it is sent, so that the agent has work to do meanwhile."""
 
 JOIN_BYTES_MAX = 16 * KIB
@@ -82,6 +82,8 @@ class TlsConnection(Connection):
                 if not count:
                     raise self._broken("closed the connection")
                 filled += count
+                if not incoming.pending:  # A record was read to its end, or the view is full.
+                    break
         except ssl.SSLError as error:
             raise self._broken(f"TLS: {error.reason or error}") from error
         return filled

@@ -1,19 +1,18 @@
 """A stream of bytes on its way into the cluster, through one agent at a time.
 
 It keeps the bytes that are not sealed in stripes yet, and nothing else: when the agent
-or the connection fails it goes on with another one from the last sealed stripe, as
+or the connection fails it continues with another one from the last sealed stripe, as
 docs/frames.md says. Nothing is visible before `commit` returns; after `commit` raised
 SessionExpired, DeadlineExceeded or CorruptData (its answer never came through) the files may
 or may not be.
 
 Invariants: `_unsealed` holds exactly the bytes from `_sealed_bytes` on that were appended;
 each try has a new upload number, so that no agent can mix up two tries; only the process
-that began it goes on with it, so that no stripe is committed twice.
+that began it continues with it, so that no stripe is committed twice.
 """
 
 import os
 import secrets
-import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,6 @@ from diskless.client.caller import Caller, Ticket
 from diskless.client.connection import Connection
 from diskless.config import MIB
 from diskless.errors import DisklessError, Unavailable, UploadLost
-from diskless.protocol.frames import pack_within
 from diskless.protocol.messages import (
     Abort,
     Commit,
@@ -82,9 +80,17 @@ class Upload:
     """
 
     def __init__(
-        self, caller: Caller, *, what: str, ends: Sequence[int] = (), ticket: Ticket | None = None
+        self,
+        caller: Caller,
+        *,
+        what: str,
+        path: str,
+        ends: Sequence[int] = (),
+        ticket: Ticket | None = None,
     ) -> None:
-        """`ends` are the bytes at which one of several files ends, ascending."""
+        """`path` is that of the first file; `ends` are the bytes at which one of several files
+        ends, ascending."""
+        self._path = path
         self.size = 0
         self._ends = ends
         self.ticket = ticket
@@ -144,7 +150,7 @@ class Upload:
                 continue
             if not isinstance(reply, DisklessError):
                 return reply
-            self._drop(broken=isinstance(reply, Unavailable))
+            self._leave(reply)
             self._caller.reconsider(reply, ticket, attempts)
 
     def abort(self) -> None:
@@ -173,8 +179,15 @@ class Upload:
             if offset >= self._sent_bytes:
                 while not self._has_room(connection):
                     self._receive(connection, attempts)
-                meta = Write(self._number, offset, self._take_resume(), self._cut(offset, end))
-                connection.send(Kind.WRITE, meta, [chunk], deadline=attempts.deadline)
+                resume, ends = self._take_resume(), self._cut(offset, end)
+                meta = Write(self._number, offset, resume, ends, self._path)
+                connection.send(
+                    Kind.WRITE,
+                    meta,
+                    [chunk],
+                    deadline=attempts.deadline,
+                    within=attempts.within,
+                )
                 self._sent_bytes = end
             offset = end
 
@@ -185,14 +198,17 @@ class Upload:
     def _send_commit(
         self, meta: Commit, tail: memoryview, attempts: Attempts, *, again: bool
     ) -> list[Status] | DisklessError:
-        """`again`: it was in vain before, so the agent shall say in time what it waits for."""
+        """`again`: it failed before, so the agent must say in time what it waits for."""
         connection = self._connection
         assert connection is not None
         meta.upload, meta.offset, meta.resume = self._number, self.size, self._take_resume()
         parts = [tail] if len(tail) else []
-        within = pack_within(attempts.deadline - time.monotonic()) if again else 0
         number = connection.send(
-            Kind.COMMIT, meta, parts, deadline=attempts.deadline, within=within
+            Kind.COMMIT,
+            meta,
+            parts,
+            deadline=attempts.deadline,
+            within=attempts.within if again else 0,
         )
         while True:
             reply = connection.receive(deadline=attempts.deadline)
@@ -214,7 +230,7 @@ class Upload:
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
-            raise UploadLost(f"{self._what}: process {self._pid} goes on with it, a fork cannot")
+            raise UploadLost(f"{self._what}: only process {self._pid} can continue it, not a fork")
 
     def _take_resume(self) -> list[MarkedStripe]:
         """The sealed stripes, for the first frame after a failover."""
@@ -269,21 +285,16 @@ class Upload:
 
     def _fail(self, error: DisklessError, attempts: Attempts) -> None:
         """Returns if another try makes sense; else raises."""
-        self._drop(broken=isinstance(error, Unavailable))
+        self._leave(error)
         if not error.retryable:
             raise error
         attempts.failed(error)
 
-    def _drop(self, *, broken: bool) -> None:
+    def _leave(self, error: DisklessError) -> None:
         connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        if broken:
-            self._caller.drop(connection)
-        elif connection.outstanding:
-            connection.close()
-        else:
-            self._caller.give_back(connection)
+        if connection is not None:
+            # Closed: an agent forgets what it has of an upload when its connection goes.
+            self._caller.refused(connection, error, reuse=False)
 
     def _finish(self, connection: Connection) -> None:
         self._connection = None

@@ -6,13 +6,13 @@ from diskless.identity.certificates import Certificates, fingerprint, validity
 from diskless.protocol.messages import Certificate, Renew
 
 
-class CertificateDoor:
+class CertificateHandlers:
     def __init__(self, tls: Certificates | None) -> None:
         self._tls = tls
 
     def renew(self, meta: Renew, _: object) -> Answer:
         """Raises BadRequest without TLS; BadSettings if the operator's files are not good, and
-        then the agent goes on with what it had."""
+        then the agent continues with what it had."""
         if self._tls is None:
             if meta.show:
                 return Certificate(), ()

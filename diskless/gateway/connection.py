@@ -29,6 +29,7 @@ from diskless.errors import BadFrame, DisklessError, InternalError
 from diskless.gateway.lobby import DOOR
 from diskless.gateway.visitor import Visitor
 from diskless.identity.handshake import Pending, Proof
+from diskless.notes import MESSAGE_BYTES_MAX as NOTES_BYTES_MAX
 from diskless.protocol.frames import (
     HELLO_BYTES_MAX,
     META_BYTES_MAX,
@@ -42,6 +43,7 @@ from diskless.protocol.frames import (
 )
 from diskless.protocol.messages import (
     DECODERS,
+    BatchNotes,
     Challenged,
     Empty,
     Events,
@@ -49,6 +51,7 @@ from diskless.protocol.messages import (
     Kind,
     List,
     Open,
+    OpenMany,
     Prove,
     Read,
     Refusal,
@@ -75,9 +78,10 @@ PIECE_BYTES = 16 * KIB
 """What each further extent of a read counts as: it is work, however few bytes it has."""
 OPENED_BYTES = 64 * KIB
 ENTRY_BYTES = 320
+NOTE_BYTES = 400
 STATUS_BYTES = 64 * KIB
 """What is reserved for replies of which the request does not say how large they are: an opened
-file may come with its bytes; an entry of a listing, or an event; a status."""
+file may come with its bytes; an entry of a listing, or an event; a note of a batch; a status."""
 JOIN_BYTES_MAX = 16 * KIB
 """Smaller payloads are cheaper to copy behind their header than to hand over apart."""
 CLOSE_TIMEOUT_S = 5.0
@@ -91,6 +95,9 @@ _DISCARDED = memoryview(bytearray(RECEIVE_BYTES))
 """Where bytes go that nobody wants."""
 
 _KINDS = {int(kind): (kind, decoder) for kind, decoder in DECODERS.items()}
+_LARGE_REPLIES = frozenset(
+    (Kind.READ, Kind.OPEN, Kind.OPEN_MANY, Kind.LIST, Kind.EVENTS, Kind.STATUS, Kind.BATCH_NOTES)
+)
 
 
 class Request:
@@ -105,6 +112,10 @@ class Request:
         header = frame.header
         try:
             self.kind, decoder = _KINDS[header.kind]
+            if self.kind is Kind.NOTE_BATCHES and header.meta_bytes > NOTES_BYTES_MAX:
+                raise BadFrame(
+                    f"notes of {header.meta_bytes} bytes, at most {NOTES_BYTES_MAX} are taken"
+                )
             self.meta: Struct = decoder.decode(frame.meta)
         except KeyError:
             raise BadFrame(f"{header.kind} is no kind of request") from None
@@ -127,13 +138,19 @@ class Request:
 
 def expected_reply_bytes(kind: Kind, meta: Struct) -> int:
     """How large the reply may be, as far as the request itself tells; 0 for a small one."""
+    if kind not in _LARGE_REPLIES:
+        return 0
     if isinstance(meta, Read):
         wanted = sum(extent.length for extent in meta.extents)
         wanted += PIECE_BYTES * (len(meta.extents) - 1)
     elif isinstance(meta, Open):
         wanted = max(meta.prefetch, OPENED_BYTES)
+    elif isinstance(meta, OpenMany):
+        wanted = OPENED_BYTES * len(meta.paths)
     elif isinstance(meta, List | Events):
         wanted = min(meta.limit * ENTRY_BYTES, META_BYTES_MAX)
+    elif isinstance(meta, BatchNotes):
+        wanted = min(meta.limit * NOTE_BYTES, META_BYTES_MAX)
     elif isinstance(meta, Empty) and kind is Kind.STATUS:
         wanted = STATUS_BYTES
     else:
@@ -176,6 +193,12 @@ class Connection(asyncio.BufferedProtocol):
         self.transport.set_write_buffer_limits(high=UNSENT_BYTES_HIGH, low=UNSENT_BYTES_LOW)
         _notice_dead_peers(transport.get_extra_info("socket"))
         self._gateway.connection_made(self)
+
+    @property
+    def address(self) -> str:
+        """Where it comes from by TCP; "" by the Unix socket."""
+        peer = self.transport.get_extra_info("peername")
+        return str(peer[0]) if isinstance(peer, tuple) else ""
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return _DISCARDED if self._draining else self._parser.get_buffer()
@@ -451,10 +474,8 @@ class Connection(asyncio.BufferedProtocol):
             kind, number, meta, parts,
             version=self._parser.version, leader=leader, roster=roster,
         )  # fmt: skip
-        counters = self._gateway.counters
-        counters.frames_out += 1
         size = len(head) + payload_bytes
-        counters.bytes_out += size
+        self._gateway.counters.bytes_out += size
         self._bytes_out += size
         if not payload_bytes:
             self.transport.write(head)
@@ -479,7 +500,7 @@ def describe_peer(transport: asyncio.BaseTransport) -> str:
 
 
 def _notice_dead_peers(sock: Any) -> None:
-    """A host that vanished sends no FIN: TCP must ask, or its connection stays for ever."""
+    """A host that vanished sends no FIN: TCP must ask, or its connection stays forever."""
     if sock is None or sock.family == socket.AF_UNIX:
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

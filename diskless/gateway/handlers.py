@@ -5,8 +5,10 @@ agent leads; everything else waits for other agents and is a coroutine. Nothing 
 state of its own.
 """
 
+import asyncio
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, cast
@@ -14,8 +16,12 @@ from typing import Any, cast
 from msgspec import Struct
 
 from diskless import paths
-from diskless.agent.cold import ColdReader, cold_extent
+from diskless.agent.cold import ColdReader, cold_extent, is_cold_extent
+from diskless.agent.copies import kept_at
+from diskless.agent.counts import Traffic
 from diskless.agent.faults import NOT_ARMED, Faults
+from diskless.agent.hits import Hits
+from diskless.agent.notebook import Notebook
 from diskless.agent.packer import Packer, PendingFile, PendingPut
 from diskless.agent.reader import Reader
 from diskless.agent.roster import Roster
@@ -30,16 +36,20 @@ from diskless.errors import (
     CorruptData,
     DisklessError,
     Forbidden,
+    MemoryFull,
     NotFound,
     TooFewAgents,
+    TooFewShards,
     Unavailable,
 )
-from diskless.gateway.certificate import CertificateDoor
-from diskless.gateway.history import HistoryDoor
+from diskless.gateway.batch import BatchHandlers
+from diskless.gateway.certificate import CertificateHandlers
+from diskless.gateway.history import HistoryHandlers
 from diskless.gateway.marks import Marks
+from diskless.gateway.notes import NoteHandlers
 from diskless.gateway.server import Answer, ConnectionId
-from diskless.gateway.tier import TierDoor
-from diskless.gateway.tokens import TokensDoor
+from diskless.gateway.tier import TierHandlers
+from diskless.gateway.tokens import TokenHandlers
 from diskless.gateway.visitor import Visitor
 from diskless.identity.certificates import Certificates
 from diskless.model import Extent, FileRecord, Stripe, cut, slot_name
@@ -59,13 +69,16 @@ Payload = bytes | bytearray | memoryview
 _MUTATIONS = frozenset(
     kind for kind, request in m.REQUESTS.items() if issubclass(request, m.Mutation)
 )
+_UNCOUNTED = frozenset(
+    (Kind.STATUS, Kind.EVENTS, Kind.FAULTS, Kind.FLUSH, Kind.NOTE_BATCHES, Kind.BATCH_NOTES)
+)
 _CHECKSUM = re.compile("[0-9a-fA-F]{16}")
 READ_EXTENTS_MAX = 256
 """Of one read, as each takes some time of the loop, however small it is. The parts of a file that
 fill a frame are fewer: a stripe has 64 KiB or more."""
 
 
-class ClientDoor:
+class ClientHandlers:
     """The gateway's backend: one agent, as its clients see it."""
 
     def __init__(
@@ -78,20 +91,22 @@ class ClientDoor:
         packer: Packer,
         reader: Reader,
         cold: ColdReader,
+        hits: Hits,
         uploads: Uploads,
         faults: Faults,
         shards: ShardStore,
         marks: Marks,
+        notebook: Notebook,
         epoch: int = 0,
         tls: Certificates | None = None,
     ) -> None:
         self._settings = settings
-        self._cluster_id = cluster_id
         self._roster = roster
         self._namespace = namespace
         self._packer = packer
         self._reader = reader
         self._cold = cold
+        self._hits = hits
         self._uploads = uploads
         self._faults = faults
         self._shards = shards
@@ -99,6 +114,7 @@ class ClientDoor:
         self._epoch = epoch
         self.requests = 0
         """Of clients at work; those of onlookers are not counted."""
+        self.traffic = Traffic()
         self._handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
             Kind.PUT: self._put,
             Kind.ABORT: self._abort,
@@ -107,11 +123,12 @@ class ClientDoor:
             Kind.DELETE: self._delete,
             Kind.SUMMARY: self._summary,
             Kind.STATUS: self._status,
-            **(history := HistoryDoor(namespace)).handlers,
-            **(tokens := TokensDoor(namespace, cluster_id=cluster_id)).handlers,
-            **(tier := TierDoor(namespace)).handlers,
-            Kind.RENEW: CertificateDoor(tls).renew,
+            **(history := HistoryHandlers(namespace)).handlers,
+            **(tokens := TokenHandlers(namespace, cluster_id=cluster_id)).handlers,
+            **(tier := TierHandlers(namespace)).handlers,
+            Kind.RENEW: CertificateHandlers(tls).renew,
             Kind.FAULTS: self._plant,
+            **NoteHandlers(notebook).handlers,
         }
         self._personal: dict[Kind, Callable[[Visitor, Any, Payload], Answer | Awaitable[Answer]]]
         """Those that depend on who asks."""
@@ -128,6 +145,7 @@ class ClientDoor:
             **history.personal,
             **tokens.personal,
             **tier.personal,
+            Kind.OPEN_MANY: BatchHandlers(namespace, reader).open_many,
         }
 
     # -- what the gateway asks --------------------------------------------------
@@ -150,17 +168,7 @@ class ClientDoor:
         )
 
     def welcome(self) -> m.Welcome:
-        settings = self._settings
-        return m.Welcome(
-            cluster=self._cluster_id,
-            name=settings.name,
-            slot=self._roster.slot,
-            data_shards=settings.data_shards,
-            parity_shards=settings.parity_shards,
-            stripe_bytes=settings.tuning.stripe_bytes,
-            agents=self.roster().agents,
-            epoch=self._epoch,
-        )
+        return m.Welcome(self.roster().agents, self._epoch)
 
     def handle(
         self, visitor: Visitor, kind: Kind, meta: Struct, payload: bytes | memoryview
@@ -168,7 +176,7 @@ class ClientDoor:
         if self._roster.version < 0 and kind is not Kind.FAULTS:
             # It would take the others for dead, and say so to the client.
             raise Unavailable(f"{slot_name(self._roster.slot)} has not joined the cluster yet")
-        self.requests += kind not in (Kind.STATUS, Kind.EVENTS, Kind.FAULTS, Kind.FLUSH)
+        self.requests += kind not in _UNCOUNTED
         if kind in _MUTATIONS:
             self._recognize(visitor, cast(m.Mutation, meta))
         handler = self._handlers.get(kind)
@@ -204,7 +212,10 @@ class ClientDoor:
 
     def _write(self, visitor: Visitor, meta: m.Write, payload: Payload) -> Awaitable[Answer]:
         # Appending happens here and now, so that frames keep the order they came in.
-        upload = self._uploads.get(meta.upload, meta.offset, self._resumed(visitor, meta.resume))
+        resumed = self._resumed(visitor, meta.resume)
+        if meta.path:
+            paths.split(meta.path)
+        upload = self._uploads.get(meta.upload, meta.offset, resumed, meta.path)
         upload.append(meta.offset, payload, meta.ends)
         return self._written(visitor, meta.upload, upload)
 
@@ -214,16 +225,23 @@ class ClientDoor:
 
     async def _written(self, visitor: Visitor, number: int, upload: Upload) -> Answer:
         try:
-            await self._uploads.room(upload)
+            with upload.saying_why():
+                await self._uploads.room(upload)
             start, sealed = upload.news()
         except (CapacityExceeded, TooFewAgents):
             self._uploads.discard(number)  # the client gives up too
+            raise
+        except MemoryFull:
+            if not upload.committing:
+                self._uploads.put_off(number, upload)
             raise
         marked = self._marks.stripes(visitor.principal, sealed)
         return m.Written(upload.received, start, marked), ()
 
     def _commit(self, visitor: Visitor, meta: m.Commit, payload: Payload) -> Awaitable[Answer]:
-        upload = self._uploads.get(meta.upload, meta.offset, self._resumed(visitor, meta.resume))
+        resumed = self._resumed(visitor, meta.resume)
+        path = meta.files[0].path if meta.files else ""
+        upload = self._uploads.get(meta.upload, meta.offset, resumed, path)
         _check_files(meta.files, upload.received + len(payload))
         ends = accumulate(file.size for file in meta.files)
         upload.append(meta.offset, payload, [end for end in ends if end > meta.offset])
@@ -232,7 +250,8 @@ class ClientDoor:
     async def _committed(self, meta: m.Commit, upload: Upload) -> Answer:
         upload.committing = True
         try:
-            sealed, tail = await upload.finish()
+            with upload.saying_why():
+                sealed, tail = await upload.finish()
             files = _verified(meta.files, upload)
             return await self._make_visible(meta, files, list(sealed), tail)
         except BaseException as error:
@@ -245,8 +264,16 @@ class ClientDoor:
     async def _make_visible(
         self, meta: m.Put, files: Sequence[PendingFile], sealed: list[Stripe], tail: Payload
     ) -> Answer:
-        put = PendingPut(meta.session, meta.sequence, meta.overwrite, files, sealed, tail)
+        put = PendingPut(
+            meta.session, meta.sequence, meta.overwrite, files, sealed, tail, meta.parents
+        )
+        began_s = time.monotonic()
         done = await self._packer.commit(put)
+        self.traffic.committed(
+            files=len(files),
+            size=sum(file.size for file in files),
+            took_s=time.monotonic() - began_s,
+        )
         statuses = [
             m.Status(
                 file.path, False, file.size, done.time_ms, done.number + n, f"{file.checksum:016x}"
@@ -260,26 +287,34 @@ class ClientDoor:
         return m.Empty(), ()
 
     def _open(self, visitor: Visitor, meta: m.Open, _: Payload) -> Answer | Awaitable[Answer]:
+        began_s = time.monotonic()
         opened = self._namespace.ask(q.Open(meta.path), lambda opened: opened)
         if not isinstance(opened, q.OpenedFile):
             return self._open_afar(visitor, meta, opened)
-        if opened.record.inline is not None or meta.prefetch <= 0:
-            return self._opened(visitor, meta, opened), (opened.record.inline or b"",)
+        if opened.record.inline is not None:
+            self.traffic.read(size=opened.record.size, took_s=time.monotonic() - began_s)
+            return self._opened(visitor, meta, opened), (opened.record.inline,)
+        if meta.prefetch <= 0:
+            return self._opened(visitor, meta, opened), (b"",)
         return self._prefetch(visitor, meta, opened)
 
     async def _open_afar(
         self, visitor: Visitor, meta: m.Open, asked: Awaitable[q.OpenedFile]
     ) -> Answer:
+        began_s = time.monotonic()
         opened = await asked
         if opened.record.inline is not None:
+            self.traffic.read(size=opened.record.size, took_s=time.monotonic() - began_s)
             return self._opened(visitor, meta, opened), (opened.record.inline,)
         return await self._prefetch(visitor, meta, opened)
 
     async def _prefetch(self, visitor: Visitor, meta: m.Open, opened: q.OpenedFile) -> Answer:
         answer = self._opened(visitor, meta, opened)
         wanted = min(meta.prefetch, opened.record.size, PAYLOAD_BYTES_MAX)
-        parts = await self._reader.read(cut(_extents(opened.record), 0, wanted))
-        return answer, parts
+        if wanted <= 0 or (is_cold(opened.record) and wanted < opened.record.size):
+            return answer, ()  # The rest is asked of another agent: that one is to fetch it all.
+        wanted_extents = cut(_extents(opened.record), 0, wanted)
+        return answer, await self._read_counted(wanted_extents, opened.record.size)
 
     def _opened(self, visitor: Visitor, meta: m.Open, opened: q.OpenedFile) -> m.Opened:
         self._reader.learn(opened.stripes)
@@ -287,11 +322,20 @@ class ClientDoor:
         self._cold.learn(record.id, opened.place)
         found = _extents(record)
         places = _places(opened) if meta.places else []
+        near = self._near(record) if meta.places else None
         if visitor.rights.bound:
             extents = self._marks.extents(visitor.principal, found)
         else:  # Without a mark they read as they are.
             extents = cast(list[m.MarkedExtent], list(found))
-        return m.Opened(_file_status(meta.path, record), extents, places)
+        return m.Opened(_file_status(meta.path, record), extents, places, near)
+
+    def _near(self, record: FileRecord) -> int | None:
+        return kept_at(
+            record,
+            self._roster.agents,
+            cache_bytes=self._settings.cache_bytes,
+            stripe_bytes=self._settings.tuning.stripe_bytes,
+        )
 
     async def _read(self, visitor: Visitor, meta: m.Read, _: Payload) -> Answer:
         if len(meta.extents) > READ_EXTENTS_MAX:
@@ -302,7 +346,24 @@ class ClientDoor:
             raise BadRequest("an extent needs an offset of 0 or more and at least one byte")
         if sum(extent.length for extent in meta.extents) > PAYLOAD_BYTES_MAX:
             raise BadRequest(f"one read may ask for {PAYLOAD_BYTES_MAX} bytes at most")
-        return m.Empty(), await self._reader.read(meta.extents)
+        return m.Empty(), await self._read_counted(meta.extents, meta.size)
+
+    async def _read_counted(self, extents: Sequence[Extent], file_bytes: int) -> list[memoryview]:
+        began_s = time.monotonic()
+        away: list[TooFewShards] = []
+        try:
+            parts = await self._reader.read(extents, away=away, file_bytes=file_bytes)
+        except asyncio.CancelledError:
+            if not away:
+                raise
+            raise away[-1] from None  # its client cannot wait any longer, and hears for whom it was
+        took_s = time.monotonic() - began_s
+        self.traffic.read(size=sum(extent.length for extent in extents), took_s=took_s)
+        if any(map(is_cold_extent, extents)):
+            self._hits.missed(extents, waited_s=took_s)
+        else:
+            self._hits.hit()
+        return parts
 
     # -- the namespace ----------------------------------------------------------
 
@@ -361,9 +422,12 @@ class ClientDoor:
             meta.since_ms,
             meta.before,
             within=visitor.principal.claims.paths if visitor.rights.bound else (),
+            kinds=tuple(meta.kinds),
         )
         found = await self._namespace.query(query)
-        return m.EventPage(found.events, found.before), ()
+        # Who sees only a part would take what it does not see for what did not happen.
+        oldest_ms = 0 if query.within else found.oldest_ms
+        return m.EventPage(found.events, found.before, oldest_ms), ()
 
     async def _drain(self, visitor: Visitor, meta: m.Drain, _: Payload) -> Answer:
         if not meta.undo:
@@ -381,12 +445,15 @@ class ClientDoor:
                 f"write needs {needed}: bring others back, or end their draining, first"
             )
 
-    async def _session(self, visitor: Visitor, meta: m.Empty, _: Payload) -> Answer:
-        done = await self._namespace.run(c.OpenSession(visitor.principal.name))
+    async def _session(self, visitor: Visitor, meta: m.OpenSession, _: Payload) -> Answer:
+        command = c.OpenSession(visitor.principal.name, meta.application)
+        done = await self._namespace.run(command)
         return m.Session(self._marks.session(visitor.principal, done.number)), ()
 
     async def _mkdirs(self, meta: m.Mkdirs, _: Payload) -> Answer:
-        done = await self._namespace.run(c.Mkdirs(meta.session, meta.sequence, meta.path))
+        done = await self._namespace.run(
+            c.Mkdirs(meta.session, meta.sequence, meta.path, meta.parents)
+        )
         return m.Created(done.changed), ()
 
     async def _rename(self, meta: m.Rename, _: Payload) -> Answer:
@@ -437,7 +504,8 @@ class ClientDoor:
 def _check_files(files: Sequence[m.NewFile], size: int) -> None:
     if not 1 <= len(files) <= FILES_MAX:
         raise BadRequest(f"a put has 1 to {FILES_MAX} files, not {len(files)}")
-    if any(file.size < 0 for file in files) or sum(file.size for file in files) != size:
+    sizes = [file.size for file in files]
+    if min(sizes) < 0 or sum(sizes) != size:
         raise BadRequest(f"the files' sizes do not add up to the {size} bytes sent")
     for file in files:
         paths.split(file.path)

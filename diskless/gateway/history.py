@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
+
 from diskless.agent.router import Router
 from diskless.errors import Forbidden, NotFound
 from diskless.gateway.server import Answer
@@ -18,7 +20,7 @@ from diskless.protocol.messages import Kind
 Payload = bytes | bytearray | memoryview
 
 
-class HistoryDoor:
+class HistoryHandlers:
     """A part of the gateway's backend."""
 
     def __init__(self, namespace: Router) -> None:
@@ -28,6 +30,10 @@ class HistoryDoor:
             Kind.RENAME_SNAPSHOT: self._rename_snapshot,
             Kind.DELETE_SNAPSHOTS: self._delete_snapshots,
             Kind.CLONE: self._clone,
+            Kind.PRUNE: self._prune,
+            Kind.REPLACE: self._replace,
+            Kind.LEASES: self._leases,
+            Kind.KEEP_LEASES: self._keep_leases,
             Kind.DIFF: self._diff,
             Kind.USAGE: self._usage,
         }
@@ -46,7 +52,7 @@ class HistoryDoor:
         if meta.cut and visitor.rights.bound:
             await self._check_cut(visitor, meta.name)
         done = await self._namespace.run(
-            c.Rollback(meta.session, meta.sequence, meta.path, meta.name, meta.cut)
+            c.Rollback(meta.session, meta.sequence, meta.path, meta.name, meta.cut, meta.guarded)
         )
         return m.RolledBack(await self._name_of(done.number) if done.number else ""), ()
 
@@ -88,6 +94,30 @@ class HistoryDoor:
     async def _clone(self, meta: m.Clone, _: Payload) -> Answer:
         await self._namespace.run(c.Clone(meta.session, meta.sequence, meta.source, meta.target))
         return m.Empty(), ()
+
+    async def _prune(self, meta: m.Prune, _: Payload) -> Answer:
+        done = await self._namespace.run(
+            c.Prune(meta.session, meta.sequence, meta.path, tuple(meta.names))
+        )
+        return m.Pruned(done.number), ()
+
+    async def _replace(self, meta: m.Replace, _: Payload) -> Answer:
+        swaps = tuple(c.Swap(swap.path, swap.source, swap.since) for swap in meta.swaps)
+        await self._namespace.run(c.Replace(meta.session, meta.sequence, swaps, force=meta.force))
+        return m.Empty(), ()
+
+    async def _leases(self, meta: m.Leases, _: Payload) -> Answer:
+        # The log's time stands still while nothing is done: a command that does nothing moves it.
+        await self._namespace.run(c.Sweep(0))
+        found = await self._namespace.query(q.LeasesOf(meta.path))
+        infos = [m.LeaseInfo(*msgspec.structs.astuple(one)) for one in found]
+        return m.LeaseList(infos), ()
+
+    async def _keep_leases(self, meta: m.KeepLeases, _: Payload) -> Answer:
+        done = await self._namespace.run(
+            c.KeepLeases(meta.session, meta.sequence, tuple(meta.roots), tuple(meta.over))
+        )
+        return m.LeasesKept(done.number), ()
 
     def _snapshots(
         self, visitor: Visitor, meta: m.Snapshots, _: Payload

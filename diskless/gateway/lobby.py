@@ -1,6 +1,6 @@
 """Who comes in: connections that have not proved themselves yet, and how many may stay.
 
-Strangers are few, whatever they do: one more ends the eldest of them, which had the most time,
+Strangers are few, whatever they do: one more ends the oldest of them, which had the most time,
 and each has a deadline for its whole handshake. Those that have proved themselves count apart,
 so that strangers take no client's place.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from diskless.errors import DeadlineExceeded, Unauthorized, Unavailable
+from diskless.identity.arrivals import Arrivals
 from diskless.identity.handshake import Doorkeeper, Knock, Pending
 from diskless.protocol.messages import Hello
 
@@ -26,8 +27,10 @@ class Lobby:
     ) -> None:
         self.doorkeeper = doorkeeper
         self.strangers: dict[Connection, None] = {}
-        """The eldest first."""
+        """The oldest first."""
         self.visitors = 0
+        self.arrivals: Arrivals | None = None
+        """Of the TCP door, once that is open."""
         self._strangers_max = strangers_max
         self._visitors_max = visitors_max
         self._timeout_s = timeout_s
@@ -35,12 +38,12 @@ class Lobby:
     def opened(self, connection: "Connection") -> None:
         self.strangers[connection] = None
         if len(self.strangers) > self._strangers_max:
-            eldest = next(iter(self.strangers))
-            del self.strangers[eldest]
-            eldest.refuse_and_close(
+            oldest = next(iter(self.strangers))
+            del self.strangers[oldest]
+            oldest.refuse_and_close(
                 Unavailable(
                     f"{self._strangers_max} connections to this agent have not proved who they "
-                    "are, and this is the eldest of them: come again"
+                    "are, and this is the oldest of them: try again"
                 )
             )
 
@@ -62,6 +65,8 @@ class Lobby:
             )
         self.visitors += 1
         self.strangers.pop(connection, None)
+        if self.arrivals is not None and (address := connection.address):
+            self.arrivals.give_back(address)
 
     def lost(self, connection: "Connection") -> None:
         self.strangers.pop(connection, None)
@@ -71,11 +76,11 @@ class Lobby:
     def end_late(self, now: float) -> None:
         """Closes those that had their time."""
         while self.strangers:
-            eldest = next(iter(self.strangers))
-            if now - eldest.opened_at <= self._timeout_s:
+            oldest = next(iter(self.strangers))
+            if now - oldest.opened_at <= self._timeout_s:
                 return
-            del self.strangers[eldest]
-            eldest.refuse_and_close(DeadlineExceeded(f"no handshake within {self._timeout_s:g} s"))
+            del self.strangers[oldest]
+            oldest.refuse_and_close(DeadlineExceeded(f"no handshake within {self._timeout_s:g} s"))
 
     def recheck(self, connections: Iterable["Connection"]) -> None:
         """Ends the connections of those whose token has expired or was revoked."""

@@ -1,7 +1,7 @@
 """What an agent gives to one principal to bring back: extents, sealed stripes, sessions.
 
 Each carries a mark of its own making (identity/grants.py), so that any agent knows that it was
-given to whoever brings it. Extents are marked for principals that may not read everything.
+given to a caller that brings it. Extents are marked for principals that may not read everything.
 Sessions are counted by the namespace, so anyone could name another's: what a client gets is the
 count with a mark beside it, in one number, which it need not tell apart.
 """
@@ -19,7 +19,7 @@ from diskless.protocol.messages import MarkedExtent, MarkedStripe
 SESSION_BITS = 30
 """Of a session's number that are its count: a billion of them."""
 SESSION_MARK_BITS = 63 - SESSION_BITS
-"""The rest. Whoever guesses wrong loses its connection, and is counted among the refused."""
+"""The rest. A wrong guess ends the connection, and is counted as a refusal."""
 
 
 EPOCHS_MAX = 64
@@ -70,8 +70,8 @@ class Marks:
         for stripe in stripes:
             if not self._grants.holds(stripe.mark, "stripe", holder.text, *_texts(stripe)):
                 raise Forbidden(
-                    f"stripe {stripe.id[:80]} was not sealed for {holder.name!r}: only who wrote "
-                    "an upload can go on with it"
+                    f"stripe {stripe.id[:80]} was not sealed for {holder.name!r}: only the client "
+                    "that began an upload can continue it"
                 )
         return [Stripe(*_facts(stripe)) for stripe in stripes]
 

@@ -56,6 +56,7 @@ RULES: dict[Kind, Rule] = {
     Kind.COMMIT: Rule(writes=True, written=_files),
     Kind.ABORT: Rule(writes=True),
     Kind.OPEN: Rule(read=_path),
+    Kind.OPEN_MANY: Rule(read=lambda meta: meta.paths),
     Kind.READ: Rule(),  # by the marks of its extents
     Kind.STAT: Rule(read=_path, passes=True),
     Kind.LIST: Rule(read=_path, passes=True),
@@ -73,6 +74,15 @@ RULES: dict[Kind, Rule] = {
         writes=True, read=lambda meta: (meta.source,), written=lambda meta: (meta.target,)
     ),
     Kind.ROLLBACK: Rule(writes=True, written=lambda meta: () if meta.cut else (meta.path,)),
+    Kind.PRUNE: Rule(writes=True, written=_path),
+    Kind.REPLACE: Rule(
+        writes=True,
+        written=lambda meta: [path for swap in meta.swaps for path in (swap.path, swap.source)],
+    ),
+    Kind.LEASES: Rule(read=_path),
+    Kind.KEEP_LEASES: Rule(writes=True, written=lambda meta: [*meta.roots, *meta.over]),
+    Kind.NOTE_BATCHES: Rule(writes=True, written=_path),
+    Kind.BATCH_NOTES: Rule(read=_path),
     Kind.DIFF: Rule(read=_path),
     Kind.USAGE: Rule(read=_path),
     Kind.RENEW: _ADMIN,
@@ -86,6 +96,7 @@ RULES: dict[Kind, Rule] = {
     Kind.FLUSH: _ADMIN,
     Kind.ATTACH_TIER: _ADMIN,
     Kind.DETACH_TIER: _ADMIN,
+    Kind.DRILLED: _ADMIN,
 }
 
 
@@ -106,7 +117,7 @@ class Rights:
         if rule.admin:
             raise Forbidden(
                 f"{kind.name.lower()} needs the admin's key, which is in the descriptor of "
-                f"whoever started the cluster: the token {self._claims.name!r} is a client's"
+                f"the user who started the cluster: the token {self._claims.name!r} is a client's"
             )
         if rule.writes and not self._claims.writes:
             raise Forbidden(f"{self._who()} may only read")

@@ -3,7 +3,7 @@
 It owns the listening sockets, the connections and the tasks of their requests, and it
 answers `hello`, `prove` and `roster` itself; everything else goes to the Backend, if the
 visitor has the right to ask for it. It must never let one client hurt another, nor a stranger
-any client: those that have not proved themselves are few, the eldest makes room for the next.
+any client: those that have not proved themselves are few, the oldest makes room for the next.
 A bad frame costs its sender the connection and one line in
 the log, and so do replies that it does not fetch; a handler that breaks costs one
 InternalError, a handler that hangs is cancelled after `request_timeout_s`. One timer watches
@@ -18,6 +18,8 @@ import resource
 import socket
 import ssl
 import stat
+import time
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from diskless.agent.memory import Memory, Use
+from diskless.agent.ticking import left_s
 from diskless.config import MIB, Tuning
 from diskless.errors import (
     BadFrame,
@@ -35,6 +38,7 @@ from diskless.errors import (
     Forbidden,
     InternalError,
     LaunchFailed,
+    Unauthorized,
     Unavailable,
 )
 from diskless.gateway.budget import Budget
@@ -46,8 +50,9 @@ from diskless.gateway.connection import (
     describe_peer,
 )
 from diskless.gateway.lobby import DOOR, STRANGERS_MAX, Lobby
-from diskless.gateway.tls import RECEIVED_BYTES, TlsLayer
+from diskless.gateway.tls import RECEIVED_BYTES, ClientTls
 from diskless.gateway.visitor import Visitor
+from diskless.identity.arrivals import BACKLOG, Acceptor
 from diskless.identity.certificates import Certificates, Pair, server_context
 from diskless.identity.handshake import HANDSHAKE_TIMEOUT_S, Doorkeeper
 from diskless.identity.refusals import Refusals
@@ -56,8 +61,9 @@ from diskless.protocol.messages import Kind, Roster, Welcome
 
 CONNECTION_BYTES = 4 * 1024
 """What an idle connection takes, as measured with 2,000 of them."""
-TLS_CONNECTION_BYTES = 96 * 1024
-"""The same with TLS, of one that has moved much: of others 24 KiB were measured."""
+TLS_CONNECTION_BYTES = 160 * 1024
+"""The same with TLS, of one that has moved much both ways: OpenSSL keeps its buffers as large as
+they once were. Of others 24 KiB were measured."""
 CONNECTIONS_SHARE = 1 / 8
 REQUESTS_SHARE = 1 / 8
 REPLIES_SHARE = 1 / 8
@@ -70,16 +76,20 @@ RECHECK_INTERVAL_S = 1.0
 """How often it is looked whether the tokens of open connections are still good."""
 FRAME_TIMEOUT_S = 30.0
 """Silence in the middle of a frame after which its connection is closed."""
+LOOK_INTERVAL_S = 1.0
+"""How often all connections are looked at for it: they may be ten thousand."""
 REPLY_TIMEOUT_S = 30.0
 """The time in which a client must fetch what waits for it, or FETCH_BYTES_MIN of it."""
 CROWDED_TIMEOUT_S = 5.0
 """The same while others wait for the room that it takes, or too many are slow."""
 SWEEP_INTERVAL_S = 0.1
 """How late a deadline may be noticed; less where the deadlines themselves are short."""
+DOZE = 10
+"""So many times as long is the pause while nobody waits for an answer: then all that may be due
+is the rest of a frame, or a token."""
 WITHIN_PART = 0.6
 """Of a client's patience: a refusal must reach it before it takes the agent for dead."""
 STOP_TIMEOUT_S = 2.0
-BACKLOG = 4096
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +138,6 @@ class Counters:
     connections: int = 0
     connections_total: int = 0
     frames_in: int = 0
-    frames_out: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
 
@@ -158,6 +167,8 @@ class Gateway:
             return memory.room(Use.TRANSIT)
 
         self.counters = Counters()
+        self.errors: Counter[str] = Counter()
+        """Requests that were answered with an error, by its reason."""
         self.requests = Budget(memory.part(REQUESTS_SHARE, tuning.gateway_bytes_max), room)
         self.replies = Budget(memory.part(REPLIES_SHARE, REPLIES_BYTES_MAX), room)
         self.parked_bytes = 0
@@ -197,14 +208,17 @@ class Gateway:
             frame_timeout_s / 4,
             reply_timeout_s / 4,
         )
+        self._look_interval_s = min(LOOK_INTERVAL_S, frame_timeout_s / 4)
         self._connections: set[Connection] = set()
-        self._rechecked_at = 0.0
+        self._rechecked_at = self._looked_at = 0.0
         self._started: set[Request] = set()
         self._servers: list[asyncio.Server] = []
+        self._acceptor: Acceptor | None = None
         self._inode = 0
         self._stopping = False
         self._all_gone = asyncio.Event()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._dozing = False
 
     @property
     def requests_in_flight(self) -> int:
@@ -242,29 +256,33 @@ class Gateway:
             self._servers.append(
                 await loop.create_unix_server(self._accept, sock=listener, backlog=BACKLOG)
             )
-            self._servers.append(await self._listen_tcp(tcp_host, tcp_port))
+            self.tcp_port = self._listen_tcp(tcp_host, tcp_port)
         except OSError as error:
             await self.stop()
             raise LaunchFailed(
                 f"gateway on {unix_path} and {tcp_host}:{tcp_port}: {error}"
             ) from error
-        self.tcp_port = self._servers[1].sockets[0].getsockname()[1]
         self._sweeper = loop.call_later(self._sweep_interval_s, self._sweep)
         log.info("gateway opened socket=%s tcp=%s:%d", unix_path, tcp_host, self.tcp_port)
 
-    async def _listen_tcp(self, host: str, port: int) -> asyncio.Server:
-        loop = asyncio.get_running_loop()
+    def _listen_tcp(self, host: str, port: int) -> int:
+        self._acceptor = Acceptor(self._accept_tcp, on_refused=self._refuse_crowd)
+        self.lobby.arrivals = self._acceptor.arrivals
         try:
-            return await loop.create_server(self._accept_tcp, host, port, backlog=BACKLOG)
+            return self._acceptor.start(host, port)
         except OSError:
             if not port:
                 raise
-            return await loop.create_server(self._accept_tcp, host, 0, backlog=BACKLOG)
+            return self._acceptor.start(host)
+
+    def _refuse_crowd(self, peer: str) -> None:
+        crowd = Unauthorized("too many from there have proved nothing", why="too many callers")
+        self.refusals.note(DOOR, crowd, peer)
 
     def _use_certificate(self, pair: Pair) -> None:
         """From the next connection on; those that are open have theirs."""
         context = server_context(pair, self._authority, callers_have_certificates=False)
-        context.num_tickets = 0  # a client's next connection shakes hands anew anyway
+        context.num_tickets = 0  # a client's next connection does a full handshake anyway
         self._tls = context
 
     async def stop(self) -> None:
@@ -274,6 +292,8 @@ class Gateway:
             self._sweeper.cancel()
         for server in self._servers:
             server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         await asyncio.sleep(0)  # One that is cancelled before it has begun would refuse nothing.
         tasks = [request.task for request in self._started if request.task is not None]
         for task in tasks:
@@ -307,14 +327,16 @@ class Gateway:
         self.counters.connections_total += 1
         return Connection(self, self.counters.connections_total)
 
-    def _accept_tcp(self) -> Connection | TlsLayer:
+    def _accept_tcp(self) -> Connection | ClientTls:
         connection = self._accept()
-        return TlsLayer(connection, self._tls, self._received) if self._tls else connection
+        return ClientTls(connection, self._tls, self._received) if self._tls else connection
 
     def connection_made(self, connection: Connection) -> None:
         self._connections.add(connection)
         self.counters.connections = len(self._connections)
         self.lobby.opened(connection)
+        if self._dozing:
+            self._sweep_soon()
 
     def connection_lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
@@ -369,7 +391,9 @@ class Gateway:
         if isinstance(error, Forbidden):
             self.refusals.note(DOOR, error, describe_peer(request.connection.transport))
         if isinstance(error, DisklessError):
+            self.errors[error.reason] += 1
             return error
+        self.errors[InternalError.__name__] += 1
         log.error("request failed kind=%s", request.kind.name, exc_info=error)
         return InternalError(f"{request.kind.name.lower()}: {type(error).__name__}: {error}")
 
@@ -378,6 +402,8 @@ class Gateway:
         patience_s = request.within_s * WITHIN_PART or self._request_timeout_s
         request.deadline = loop.time() + min(patience_s, self._request_timeout_s)
         self._started.add(request)
+        if self._dozing:
+            self._sweep_soon()
         request.connection.begun(request)
         request.task = loop.create_task(self._finish(request, pending))
 
@@ -388,7 +414,9 @@ class Gateway:
             meta, parts = await pending
             connection.reply(request, meta, parts)
         except asyncio.CancelledError:
-            connection.refuse(request.number, self._interruption(request))
+            interruption = self._interruption(request)
+            self.errors[interruption.reason] += 1
+            connection.refuse(request.number, interruption)
         except Exception as error:  # noqa: BLE001 - the edge: whatever a handler raises
             connection.refuse(request.number, self._refusal(request, error))
         finally:
@@ -418,6 +446,11 @@ class Gateway:
                 self.slow.pop(connection, None)
                 connection.give_up()
 
+    def _end_silent(self, now: float) -> None:
+        for connection in list(self._connections):
+            if connection.is_silent(now, frame_timeout_s=self._frame_timeout_s):
+                connection.refuse_and_close(BadFrame("the rest of a frame did not come in time"))
+
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -427,14 +460,24 @@ class Gateway:
                 request.expired = True
                 request.task.cancel()
         self.lobby.end_late(now)
-        for connection in list(self._connections):
-            if connection.is_silent(now, frame_timeout_s=self._frame_timeout_s):
-                connection.refuse_and_close(BadFrame("the rest of a frame did not come in time"))
+        if now - self._looked_at >= self._look_interval_s:
+            self._looked_at = now
+            self._end_silent(now)
         self._end_slow(now)
         if now - self._rechecked_at > RECHECK_INTERVAL_S:
             self._rechecked_at = now
             self.recheck()
-        self._sweeper = loop.call_later(self._sweep_interval_s, self._sweep)
+        self._dozing = not (self._started or self.lobby.strangers or self.slow)
+        pause_s = self._sweep_interval_s * (DOZE if self._dozing else 1)
+        self._sweeper = loop.call_later(left_s(pause_s, time.monotonic()), self._sweep)
+
+    def _sweep_soon(self) -> None:
+        """There is something to watch again."""
+        self._dozing = False
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            loop = asyncio.get_running_loop()
+            self._sweeper = loop.call_later(self._sweep_interval_s, self._sweep)
 
 
 def _files_max() -> int:

@@ -22,20 +22,21 @@ HOLD_S = 1.0
 LOOK_S = 0.05
 
 
-class TierDoor:
+class TierHandlers:
     """A part of the gateway's backend."""
 
     def __init__(self, namespace: Router) -> None:
         self._namespace = namespace
         self.handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
             Kind.POLICY: self._policy,
-            Kind.FLUSH: self._flush,
         }
         self.personal: dict[Kind, Callable[[Visitor, Any, Payload], Answer | Awaitable[Answer]]] = {
             Kind.SET_POLICY: self._set_policy,
             Kind.REMOVE_POLICY: self._remove_policy,
+            Kind.FLUSH: self._flush,
             Kind.ATTACH_TIER: self._attach,
             Kind.DETACH_TIER: self._detach,
+            Kind.DRILLED: self._drilled,
         }
 
     # -- policies ---------------------------------------------------------------
@@ -52,18 +53,27 @@ class TierDoor:
 
     def _policy(self, meta: m.Policy, _: Payload) -> Answer | Awaitable[Answer]:
         def reply(shown: q.PolicyShown) -> Answer:
-            return m.Policies([m.PolicyEntry(*entry) for entry in shown.entries]), ()
+            care = shown.file
+            return m.Policies(
+                [m.PolicyEntry(*entry) for entry in shown.entries],
+                [m.QuotaEntry(*quota) for quota in shown.quotas],
+                None
+                if care is None
+                else m.FileCare(care.priority, care.parity_asked, care.parity, care.margin),
+            ), ()
 
         return self._namespace.ask(q.Policy(meta.path), reply)
 
     # -- the tier ---------------------------------------------------------------
 
-    async def _flush(self, meta: m.Flush, _: Payload) -> Answer:
+    async def _flush(self, visitor: Visitor, meta: m.Flush, _: Payload) -> Answer:
         """Raises BadRequest without a tier."""
+        if meta.closing is not None:
+            await self._namespace.run(c.Close(meta.closing, visitor.principal.name))
         end_s = time.monotonic() + HOLD_S
         change = meta.change
         while True:
-            found: TierStatus = await self._namespace.query(q.TierState())
+            found: TierStatus = await self._namespace.query(q.TierState(change))
             if not found.attached:
                 raise BadRequest("this cluster has no tier: `diskless up --tier URI` adds one")
             change = change or found.change
@@ -79,6 +89,7 @@ class TierDoor:
             number=found.number,
             cold_files=found.cold_files,
             cold_bytes=found.cold_bytes,
+            closed=found.closed,
         ), ()
 
     async def _attach(self, visitor: Visitor, meta: m.AttachTier, _: Payload) -> Answer:
@@ -91,3 +102,7 @@ class TierDoor:
     async def _detach(self, visitor: Visitor, meta: m.DetachTier, _: Payload) -> Answer:
         done = await self._namespace.run(c.DetachTier(visitor.principal.name))
         return m.Detached(done.number, done.changed), ()
+
+    async def _drilled(self, visitor: Visitor, meta: m.Drilled, _: Payload) -> Answer:
+        await self._namespace.run(c.Drilled(meta.result, visitor.principal.name))
+        return m.Empty(), ()

@@ -17,7 +17,7 @@ from diskless.protocol.messages import Kind
 Payload = bytes | bytearray | memoryview
 
 
-class TokensDoor:
+class TokenHandlers:
     """A part of the gateway's backend."""
 
     def __init__(self, namespace: Router, *, cluster_id: str) -> None:

@@ -2,7 +2,7 @@
 
 An agent's certificate names its slot in its cluster (`agent-3.CLUSTER.diskless`), its host and
 its address, and serves both sides of a connection.
-Chains carry the authority's certificate, so that whoever knows its fingerprint can compare.
+Chains carry the authority's certificate, so that a peer that knows its fingerprint can compare.
 """
 
 import ipaddress
@@ -52,7 +52,7 @@ def any_server_name(cluster: str) -> str:
 
 
 def expected_name(cluster: str, slot: int, host: str, *, by_host: bool) -> str:
-    """What the certificate of whoever answers at `host` must name; a slot below 0 is unknown."""
+    """What the certificate of the process at `host` must name; a slot below 0 is unknown."""
     if by_host:
         return host
     return any_server_name(cluster) if slot < 0 else server_name(cluster, slot)
@@ -264,7 +264,7 @@ class Certificates:
         return True
 
     def expected_name(self, cluster: str, slot: int, host: str) -> str:
-        """What the certificate of whoever answers at `host` must name."""
+        """What the certificate of the process at `host` must name."""
         return expected_name(cluster, slot, host, by_host=self.by_host)
 
 

@@ -104,7 +104,7 @@ class Credential(Struct, frozen=True):
 
 
 class Keyring:
-    """The root key of a cluster: whoever has it can be anybody there."""
+    """The root key of a cluster: its holder can act as any principal there."""
 
     def __init__(self, *, cluster: str, root: bytes) -> None:
         if len(root) != KEY_BYTES:

@@ -11,7 +11,7 @@ A proof is HMAC-SHA-256 over who proves it, the door, the cluster, the slot, bot
 claims, and what the door adds (`about`: the address that was dialled, whom the caller is). So
 a recorded handshake is of no use anywhere, an agent that is asked to prove itself cannot be
 made to prove anything else, and a stranger learns claims, which are no secret. It does not
-protect what follows: whoever can change packets on their way can use a connection that others
+protect what follows: anyone who can change packets on their way can use a connection that others
 have opened. That is what TLS is for.
 """
 
@@ -63,10 +63,6 @@ class Principal:
         return self.claims.name
 
     @property
-    def is_admin(self) -> bool:
-        return self.claims.role is Role.ADMIN
-
-    @property
     def is_agent(self) -> bool:
         return self.claims.role is Role.AGENT
 
@@ -94,7 +90,7 @@ class Caller:
         return Proof(self._proof("caller", challenge))
 
     def is_welcome(self, welcome: Proof) -> bool:
-        """Whether whoever took our proof is the one that we proved ourselves to."""
+        """Whether the process that took our proof is the one that we proved ourselves to."""
         if self._answered is None:
             return False
         return _equal(welcome.proof, self._proof("welcome", self._answered))
@@ -125,7 +121,7 @@ class Pending:
         self.principal = principal
         self.challenge = challenge
         self.welcome = Proof(welcome)
-        """For whoever has been admitted, at doors that say so."""
+        """For a caller that has been admitted, at doors that say so."""
         self._expected = expected
 
     def admit(self, proof: Proof) -> Principal:
@@ -136,7 +132,7 @@ class Pending:
 
 
 class Doorkeeper:
-    """An agent's judgement of whoever knocks, the same at all its doors."""
+    """An agent's judgement of callers, the same at all its doors."""
 
     def __init__(
         self,
@@ -146,7 +142,7 @@ class Doorkeeper:
         revoked: Container[str] = (),
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        """`revoked` are names, looked at anew each time."""
+        """`revoked` are names, looked up each time."""
         self._keyring = keyring
         self._slot = slot
         self.revoked = revoked

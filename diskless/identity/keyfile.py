@@ -80,7 +80,7 @@ def read(path: Path, *, cluster: str) -> Keys | None:
     return keys
 
 
-_ADVICE = "remove it, and it is written anew"
+_ADVICE = "remove it: it is written again"
 
 
 def _check_private(path: Path, found: os.stat_result) -> None:

@@ -31,20 +31,21 @@ class Seldom:
         self._spoken_s: dict[Hashable, float] = {}
         self._since: Counter[Hashable] = Counter()
 
-    def due(self, key: Hashable) -> int:
-        """How many times it was asked about `key` since it said so last; 0 if it is too soon."""
+    def due(self, key: Hashable, count: int = 1) -> int:
+        """How many times it was asked about `key` since it said so last; 0 if it is too soon.
+        `count` counts for so many times."""
         now_s = self._now_s()
-        self._since[key] += 1
+        self._since[key] += count
         spoken_s = self._spoken_s.get(key)
         if spoken_s is not None and now_s - spoken_s < self._interval_s:
             return 0
         if len(self._spoken_s) >= KEYS_MAX and spoken_s is None:
-            eldest = next(iter(self._spoken_s))
-            del self._spoken_s[eldest], self._since[eldest]
+            oldest = next(iter(self._spoken_s))
+            del self._spoken_s[oldest], self._since[oldest]
         self._spoken_s.pop(key, None)  # so that the order is that of their times
         self._spoken_s[key] = now_s
-        count, self._since[key] = self._since[key], 0
-        return count
+        total, self._since[key] = self._since[key], 0
+        return total
 
 
 class Refusals:
@@ -61,14 +62,14 @@ class Refusals:
         write as much as strangers like."""
         self._heard.append(tell)
 
-    def note(self, door: str, error: DisklessError, peer: object) -> None:
-        """`peer` is whoever was refused, in words."""
+    def note(self, door: str, error: DisklessError, peer: object, *, count: int = 1) -> None:
+        """`peer` describes the caller that was refused; of several, one of them."""
         why = (isinstance(error, Unauthorized) and error.why) or error.reason
-        self.counts[door, why] += 1
-        if count := self._seldom.due((door, why)):
+        self.counts[door, why] += count
+        if times := self._seldom.due((door, why), count):
             log.warning(
                 "refused door=%s why=%r peer=%s error=%s times=%d",
-                door, why, one_line(peer), one_line(error), count,
+                door, why, one_line(peer), one_line(error), times,
             )  # fmt: skip
         for tell in self._heard:
             tell(door, error, one_line(peer))

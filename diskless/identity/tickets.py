@@ -6,8 +6,8 @@
 
 A proof is an HMAC under the ticket's secret over all that was said; the box is sealed
 (AES-256-GCM) under a key drawn from both the ticket's secret and an X25519 agreement whose halves
-are forgotten at once. So whoever does not know the ticket gets nothing and cannot pretend to be
-either side; and a ticket that is found later, with a recording of how it was redeemed, opens
+are forgotten at once. So without the ticket nobody gets anything or can pretend to be either
+side; and a ticket that is found later, with a recording of how it was redeemed, opens
 nothing.
 """
 
@@ -86,18 +86,18 @@ class Redeemer:
         return Redemption(self._ticket.id, nonce, half, proof)
 
     def open(self, box: Box) -> Keys:
-        """Raises Unauthorized if whoever sealed it does not know the ticket."""
+        """Raises Unauthorized if its sealer does not know the ticket."""
         try:
             key = _agree(self._private, box.half, self._ticket.secret, *self._said, box.half)
             return keyfile.decode(AESGCM(key).decrypt(_GCM_NONCE, box.sealed, _LABEL))
         except (ValueError, InvalidTag):
             raise Unauthorized(
-                f"whoever listens at {self._ticket.office} has not issued this ticket"
+                f"the process at {self._ticket.office} has not issued this ticket"
             ) from None
 
 
 def is_proved(redemption: Redemption, greeting: Greeting, secret: bytes) -> bool:
-    """Whether whoever sent it knows the secret of that ticket, now: it costs one HMAC."""
+    """Whether the sender knows the secret of that ticket, now: it costs one HMAC."""
     said = (greeting.nonce, redemption.ticket, redemption.nonce, redemption.half)
     return hmac.compare_digest(redemption.proof, _prove(secret, *said))
 

@@ -1,1 +1,1 @@
-"""Starting and stopping agents: in this process, or as Ray actors."""
+"""Agents as Ray actors, or in this process; the only part that knows Ray."""

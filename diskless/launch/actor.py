@@ -1,7 +1,7 @@
 """The Ray actor that runs one agent: a Node on an event loop of its own thread.
 
 Ray runs the constructor again, with the same arguments, whenever the process died. An
-exception in it would leave the actor dead for ever, so it only starts the thread, and
+exception in it would leave the actor dead forever, so it only starts the thread, and
 whatever fails there is tried again. Ray is called to find the other agents at the start,
 and for a leader whose agents have lost their hosts (see `rehoster`). A cluster is formed
 by `form`, which names one life of this actor: a restarted one, whose memory is empty, can
@@ -10,30 +10,32 @@ never take the call for its own.
 The cluster's keys are in a file on this host. Where there is none it asks for a ticket, by what
 it says of itself, redeems the one that it is given (`redeem`), and writes the file: so the next
 life finds it. Nothing secret is in the arguments, which Ray keeps.
+
+SIGTERM is an announcement: the agent is emptied first, and ends then.
 """
 
 import asyncio
 import logging
 import os
+import signal
 import socket
-import sys
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 import uvloop
 
-from diskless.config import ClusterSettings, TierSettings
 from diskless.errors import DisklessError, LaunchFailed
 from diskless.identity import keyfile
 from diskless.identity.keyfile import Keys
 from diskless.identity.tickets import Ticket
-from diskless.launch import rundir
+from diskless.launch import log_lines, logs, rundir, sigterm
+from diskless.launch.model import AgentArgs, AgentState, Identity
 from diskless.launch.tickets import redeem
-from diskless.malloc import keep_heap
+from diskless.malloc import keep_heap, spare_modules
 from diskless.model import slot_name
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+EXIT_TOLD = 128 + signal.SIGTERM
 RETRY_PAUSE_S = 1.0
 LOOP_TIMEOUT_S = 5.0
 """How long the event loop may take to answer a call of Ray's."""
@@ -55,49 +58,6 @@ NO_KEYS = (
     "`diskless chaos revive {slot}` does"
 )
 
-LOG_VARIABLE = "DISKLESS_LOG"
-"""How much agents log, as Python names it. With `debug` a leader names, for each command that
-it acknowledges, the voters who had it by then."""
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentArgs:
-    """What an agent is told, in every one of its lives."""
-
-    settings: ClusterSettings
-    cluster_id: str
-    slot: int
-    namespace: str
-    """Ray namespace in which the other agents have their names."""
-    one_host: bool
-    """All agents are on one host: then nothing listens beyond loopback."""
-    founding: bool
-    """Its first life waits for `up` to form the cluster; others recover from it."""
-    tier: TierSettings | None = None
-    seeds: Mapping[int, str] = field(default_factory=dict)
-    """Addresses of agents that this Ray may not know: they run under an earlier one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentState:
-    """What an agent says of itself to `up`; addresses are empty until it serves."""
-
-    slot: int
-    cluster_id: str
-    pid: int
-    boot: str = ""
-    address: str = ""
-    gateway: str = ""
-    socket: str = ""
-    host: str = ""
-    node: str = ""
-    joined: bool = False
-    sees: int = 0
-    error: str = ""
-    wants_keys: bool = False
-    """It needs a ticket; `error` says why, if it has had one."""
-
 
 class Trouble(NamedTuple):
     """Why an agent does not serve. Replaced as a whole: other threads read it."""
@@ -108,6 +68,7 @@ class Trouble(NamedTuple):
 
 class AgentActor:
     def __init__(self, args: AgentArgs) -> None:
+        self._leaving = False
         self._args = args
         self._trouble = Trouble()
         self._lacks_keys = False
@@ -119,12 +80,32 @@ class AgentActor:
         self._formed = False
         self._node: Node | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=LOG_FORMAT)
-        wanted = os.environ.get(LOG_VARIABLE, "info").upper()
-        level = logging.getLevelNamesMapping().get(wanted, logging.INFO)
-        logging.getLogger("diskless").setLevel(level)
+        log_lines.set_up()
         keep_heap()
+        if not sigterm.heed(self._told_to_end):
+            log.warning("SIGTERM ends this agent at once, with what it has")
         threading.Thread(target=self._run, name="agent", daemon=True).start()
+
+    def _told_to_end(self) -> None:
+        """More of the same while it leaves changes nothing: whoever cannot wait has SIGKILL."""
+        loop, node = self._loop, self._node
+        if loop is None or node is None:
+            os._exit(EXIT_TOLD)
+        if not self._leaving:
+            self._leaving = True
+            asyncio.run_coroutine_threadsafe(self._end(node), loop)
+
+    async def _end(self, node: "Node") -> None:
+        """Ray starts the next life, which is empty, if the host is still there."""
+        try:
+            if await node.leave(why="SIGTERM"):
+                await node.stop()
+                os._exit(EXIT_TOLD)
+        except Exception:  # it was told to end, whatever happens
+            log.exception("left in disorder slot=%s", slot_name(self._args.slot))
+            os._exit(EXIT_TOLD)
+        finally:
+            self._leaving = False
 
     # What `up`, `down` and other agents call, on Ray's threads.
 
@@ -152,6 +133,7 @@ class AgentActor:
             node=node.settings.node,
             joined=joined,
             sees=sees,
+            restored=node.restored,
         )
 
     def form(self, boot: str, addresses: dict[int, str]) -> None:
@@ -210,15 +192,16 @@ class AgentActor:
 
     async def _serve(self) -> None:
         # Imported here: what fails here is tried again, at the top it would be final.
-        from diskless.launch.agents import Identity
         from diskless.launch.audit import audit_dir
         from diskless.launch.certify import certificates_for
         from diskless.launch.rehoster import RayHosts
         from diskless.node import Node, NodeSettings
 
+        spare_modules()
         args = self._args
         self._loop = asyncio.get_running_loop()
         directory = rundir.make_run_dir(args.cluster_id)
+        logs.note(directory, args.slot)
         keys = await self._find_keys()
         address = ray.util.get_node_ip_address()
         bind_host = "127.0.0.1" if args.one_host else address
@@ -226,7 +209,7 @@ class AgentActor:
             NodeSettings(
                 cluster=args.settings,
                 cluster_id=args.cluster_id,
-                secret=keys.root,
+                key=keys.root,
                 slot=args.slot,
                 socket_path=str(directory / f"{slot_name(args.slot)}.sock"),
                 bind_host=bind_host,
@@ -242,7 +225,9 @@ class AgentActor:
                 audit_dir=audit_dir(args.settings, args.cluster_id),
                 tier=args.tier,
             ),
-            hosts=RayHosts(Identity(args.settings, keys, args.one_host, args.tier)),
+            hosts=RayHosts(
+                Identity(args.settings, keys, args.one_host, args.tier), actor_class=AgentActor
+            ),
         )
         try:
             await node.start()

@@ -1,7 +1,7 @@
-"""The agents of one cluster as Ray knows them: created, asked, killed, found again.
+"""The agents of one cluster for an operator's command: created, waited for, listed, killed.
 
-Runs in the process of `up`, `down` or `chaos`, after `ray_link.attach`. Ray knows an
-agent by its slot's name in the cluster's Ray namespace. Everything here has a deadline.
+Runs in the process of `up`, `down` or `chaos`, after `ray_link.attach`. Everything here has a
+deadline.
 """
 
 import os
@@ -9,18 +9,18 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import ray
-from ray._private import state as ray_state
 
 from diskless.client.descriptor import Descriptor
 from diskless.config import ClusterSettings, TierSettings
-from diskless.errors import LaunchFailed, Unavailable
+from diskless.errors import LaunchFailed
 from diskless.identity.keyfile import Keys
-from diskless.launch import rundir, seats, spread
-from diskless.launch.actor import AgentActor, AgentArgs, AgentState
+from diskless.launch import actors, rundir, seats, spread
+from diskless.launch.actor import AgentActor
+from diskless.launch.model import AgentState, Identity, Process, namespace_of
 from diskless.launch.probe import last_line
 from diskless.launch.record import record_of
 from diskless.launch.supply import Supply
@@ -35,39 +35,9 @@ LEAVE_TIMEOUT_S = 5.0
 END_TIMEOUT_S = 10.0
 CLEAR_TIMEOUT_S = 30.0
 END_ROUNDS_MAX = 3
-MAX_CONCURRENCY = 4
 
 Progress = Callable[[str, int, int], None]
 """Called with what is under way, and how many of how many are done."""
-
-
-class Identity(NamedTuple):
-    """What all agents of a cluster have in common."""
-
-    settings: ClusterSettings
-    keys: Keys
-    one_host: bool
-    tier: TierSettings | None = None
-
-    @property
-    def cluster_id(self) -> str:
-        return self.keys.cluster
-
-    @property
-    def namespace(self) -> str:
-        return namespace_of(self.settings.name)
-
-
-class Process(NamedTuple):
-    """The process that an actor has now, according to Ray."""
-
-    slot: int
-    pid: int
-    node: seats.RayNode
-
-
-def namespace_of(name: str) -> str:
-    return f"diskless-{name}"
 
 
 # Creating.
@@ -95,8 +65,10 @@ def seats_for(
 ) -> dict[int, seats.RayNode]:
     """A node for each of the slots, given where the other agents are: as Ray tells, and the
     cluster's status (`rows`), which also knows those that Ray does not run just now."""
-    living = spread.living_nodes()
-    known = seats.seated(rows, living) | {s: p.node for s, p in processes(identity).items()}
+    draining = spread.draining_nodes()
+    nodes = spread.living_nodes()
+    living = [node for node in nodes if node.id not in draining] or nodes
+    known = seats.seated(rows, nodes) | {s: p.node for s, p in processes(identity).items()}
     taken = [node for slot, node in known.items() if slot not in slots]
     hosts = {node.host for node in taken}
     near = [node for node in living if node.host in hosts] if identity.one_host else living
@@ -110,44 +82,11 @@ def create(
     founding: bool,
     seeds: Mapping[int, str] | None = None,
 ) -> None:
-    """Starts the actors of slots that have none, each on its node; they join by themselves
-    as soon as they have the keys: from a file on their host, or see `supply`.
-
-    One that somebody else has started meanwhile, another `up` or a leader, is as good; except
-    for founders, of which there is one set: then it raises LaunchFailed.
-    """
-    for slot, node in chosen.items():
-        args = AgentArgs(
-            settings=identity.settings,
-            cluster_id=identity.cluster_id,
-            slot=slot,
-            namespace=identity.namespace,
-            one_host=identity.one_host,
-            founding=founding,
-            tier=identity.tier,
-            seeds=dict(seeds or {}),
-        )
-        actor = ray.remote(AgentActor).options(
-            name=slot_name(slot),
-            namespace=identity.namespace,
-            lifetime="detached",
-            max_restarts=-1,
-            max_task_retries=0,
-            num_cpus=0,
-            max_concurrency=MAX_CONCURRENCY,
-            scheduling_strategy=spread.affinity(node.id),
-        )
-        try:
-            actor.remote(args)
-        except ValueError as error:  # the name is taken
-            if not founding and find(identity.settings.name, slot) is not None:
-                continue
-            raise LaunchFailed(
-                f"{slot_name(slot)} is being started by somebody else: {last_line(error)}"
-            ) from error
+    """Starts the actors of slots that have none: see `actors.create`. Raises LaunchFailed."""
+    actors.create(AgentActor, identity, chosen, founding=founding, seeds=seeds)
 
 
-def form(identity: Identity, founders: Mapping[int, AgentState]) -> None:
+def form(identity: Identity, founders: Mapping[int, AgentState], progress: Progress) -> None:
     """Begins the namespace on all agents, each in the life that its state describes; with what
     the tier holds, if they are to restore that."""
     restores = identity.tier is not None and identity.tier.restores
@@ -159,11 +98,25 @@ def form(identity: Identity, founders: Mapping[int, AgentState]) -> None:
         for slot, state in founders.items()
     ]
     try:
+        if restores:
+            _watch_restore(identity, calls, progress)
         ray.get(calls, timeout=RESTORE_TIMEOUT_S if restores else STATE_TIMEOUT_S)
     except ray.exceptions.RayTaskError as error:
         raise LaunchFailed(last_line(error)) from error
     except ray.exceptions.RayError as error:
         raise LaunchFailed(f"the cluster was not formed: {last_line(error)}") from error
+
+
+def _watch_restore(identity: Identity, calls: list[Any], progress: Progress) -> None:
+    """Tells how far the slowest voter is, until the calls have ended or it is too late."""
+    voters = range(identity.settings.voters)
+    end_s = time.monotonic() + RESTORE_TIMEOUT_S
+    while ray.wait(calls, num_returns=len(calls), timeout=POLL_S)[1]:
+        seen = actors.ask(identity, voters).values()
+        slowest = min((state.restored for state in seen), default=0.0)
+        progress("namespace", round(100 * slowest), 100)
+        if time.monotonic() > end_s:
+            return
 
 
 def wait_serving(
@@ -181,7 +134,7 @@ def wait_serving(
     with Supply(identity) as supply:
         while True:
             missing = [slot for slot in wanted if slot not in states]
-            seen = _ask(identity, missing)
+            seen = actors.ask(identity, missing)
             states |= {slot: state for slot, state in seen.items() if ready(state)}
             progress("agents", len(states), len(wanted))
             if len(states) == len(wanted):
@@ -200,74 +153,37 @@ def _refuse_broken(states: Iterable[AgentState]) -> None:
             raise LaunchFailed(f"{slot_name(state.slot)} does not start: {state.error}")
 
 
-def _ask(
-    identity: Identity, slots: Iterable[int], timeout_s: float = STATE_TIMEOUT_S
-) -> dict[int, AgentState]:
-    """The states of those that answer."""
-    asked = {}
-    for slot in slots:
-        handle = find(identity.settings.name, slot)
-        if handle is not None:
-            asked[handle.state.remote()] = slot
-    if not asked:
-        return {}
-    # All at once: however many are silent, it takes no longer than one of them.
-    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s)
-    answers = {}
-    for reference in done:
-        slot = asked[reference]
-        try:
-            answers[slot] = ray.get(reference, timeout=STATE_TIMEOUT_S)
-        except ray.exceptions.ActorDiedError as error:
-            if not is_restarting(identity.settings.name, slot):
-                raise LaunchFailed(
-                    f"{slot_name(slot)} died while it started: {last_line(error)}"
-                ) from error
-        except (ray.exceptions.RayError, TimeoutError):
-            continue
-    return answers
-
-
 # Finding.
-
-
-def find(name: str, slot: int) -> Any | None:
-    """The handle of a slot's actor, also of one that Ray is restarting; None if dead."""
-    try:
-        return ray.get_actor(slot_name(slot), namespace=namespace_of(name))
-    except ValueError:
-        return None
 
 
 def vacant(identity: Identity, slots: Iterable[int]) -> list[int]:
     """Those that have no actor. One whose raylet has ended is given up for that: Ray would
-    keep it for ever. One whose host is silent may only be cut off, and is left alone."""
+    keep it forever. One whose host is silent may only be cut off, and is left alone."""
     slots = list(slots)
     name = identity.settings.name
-    doors = spread.knock(spread.registered_nodes())
-    rows = {slot: row_of(name, slot) for slot in slots}
-    ended = [slot for slot in slots if doors.get(home_of(rows[slot])) is spread.Door.CLOSED]
-    for slot in set(ended) - ask_quietly(identity, ended).keys():
-        give_up(name, slot, rows[slot]["ActorID"])
-    return [slot for slot in slots if find(name, slot) is None]
+    replies = spread.knock(spread.registered_nodes())
+    rows = {slot: actors.row_of(name, slot) for slot in slots}
+    ended = [
+        slot
+        for slot in slots
+        if replies.get(actors.home_of(rows[slot])) is spread.RayletReply.ENDED
+    ]
+    for slot in set(ended) - actors.ask_quietly(identity, ended).keys():
+        actors.give_up(name, slot, rows[slot]["ActorID"])
+    return [slot for slot in slots if actors.find(name, slot) is None]
 
 
 def reachable(identity: Identity, slots: Iterable[int]) -> list[int]:
     """Those that have an actor, on a node that answers or on none yet: worth waiting for."""
     living = {"", *(node.id for node in spread.living_nodes())}
-    rows = {slot: row_of(identity.settings.name, slot) for slot in slots}
-    return [slot for slot, row in rows.items() if row and home_of(row) in living]
+    rows = {slot: actors.row_of(identity.settings.name, slot) for slot in slots}
+    return [slot for slot, row in rows.items() if row and actors.home_of(row) in living]
 
 
 def is_taken(name: str) -> bool:
     """Whether this Ray runs agents of a cluster of that name."""
     named = ray.util.list_named_actors(all_namespaces=True)
     return any(actor["namespace"] == namespace_of(name) for actor in named)
-
-
-def is_restarting(name: str, slot: int) -> bool:
-    handle = find(name, slot)
-    return handle is not None and _row(handle).get("State") != "DEAD"
 
 
 def slots_of(identity: Identity) -> list[int]:
@@ -283,27 +199,11 @@ def processes(identity: Identity) -> dict[int, Process]:
     nodes = {node.id: node for node in spread.living_nodes()}
     found = {}
     for slot in slots_of(identity):
-        row = row_of(identity.settings.name, slot)
-        node = nodes.get(home_of(row))
+        row = actors.row_of(identity.settings.name, slot)
+        node = nodes.get(actors.home_of(row))
         if row.get("State") == "ALIVE" and node is not None:
             found[slot] = Process(slot, int(row["Pid"]), node)
     return found
-
-
-def row_of(name: str, slot: int) -> dict[str, Any]:
-    """What Ray knows of a slot's actor; nothing if there is none or it is dead for good."""
-    handle = find(name, slot)
-    return _row(handle) if handle is not None else {}
-
-
-def home_of(row: Mapping[str, Any]) -> str:
-    """The id of the node that Ray has an actor on, or "" if it is on none."""
-    id_ = str(row.get("Address", {}).get("NodeID", ""))
-    return "" if id_ == ray.NodeID.nil().hex() else id_
-
-
-def _row(handle: Any) -> dict[str, Any]:
-    return ray_state.actors(handle._actor_id.hex()) or {}
 
 
 # Ending.
@@ -312,7 +212,7 @@ def _row(handle: Any) -> dict[str, Any]:
 def kill(identity: Identity, victims: Iterable[Process], *, stay_dead: bool) -> None:
     """SIGKILLs the agents' processes, all at once. Raises LaunchFailed if one survives."""
     victims = list(victims)
-    handles = [find(identity.settings.name, victim.slot) for victim in victims]
+    handles = [actors.find(identity.settings.name, victim.slot) for victim in victims]
     for victim in victims:
         if victim.node.here:
             _send_kill(victim.pid)
@@ -330,15 +230,7 @@ def kill(identity: Identity, victims: Iterable[Process], *, stay_dead: bool) -> 
         if victim.node.here:
             wait_ended(victim.pid)
         if stay_dead:
-            wait_nameless(identity.settings.name, victim.slot)
-
-
-def give_up(name: str, slot: int, actor: str) -> None:
-    """Ray ends that actor of a slot, wherever it got to, as soon as it can; its name is free."""
-    handle = find(name, slot)
-    if handle is not None and handle._actor_id.hex() == actor:
-        ray.kill(handle, no_restart=True)
-        wait_nameless(name, slot)
+            actors.wait_nameless(identity.settings.name, victim.slot)
 
 
 def end_all(identity: Identity) -> None:
@@ -355,12 +247,13 @@ def end_all(identity: Identity) -> None:
 def _end_found(identity: Identity) -> bool:
     """Whether there were any."""
     slots = slots_of(identity)
-    states = ask_quietly(identity, slots)
+    states = actors.ask_quietly(identity, slots)
     strangers = {s for s, state in states.items() if state.cluster_id != identity.cluster_id}
     handles = {
         slot: handle
         for slot in slots
-        if slot not in strangers and (handle := find(identity.settings.name, slot)) is not None
+        if slot not in strangers
+        and (handle := actors.find(identity.settings.name, slot)) is not None
     }
     running = [process for slot, process in processes(identity).items() if slot in handles]
     leaving = [handle.leave.remote() for handle in handles.values()]
@@ -370,18 +263,8 @@ def _end_found(identity: Identity) -> bool:
         ray.kill(handle, no_restart=True)
     kill(identity, running, stay_dead=False)
     for slot in handles:
-        wait_nameless(identity.settings.name, slot)
+        actors.wait_nameless(identity.settings.name, slot)
     return bool(handles)
-
-
-def ask_quietly(
-    identity: Identity, slots: Iterable[int], *, timeout_s: float = STATE_TIMEOUT_S
-) -> dict[int, AgentState]:
-    """The states of those that answer; none if one has died for good meanwhile."""
-    try:
-        return _ask(identity, slots, timeout_s)
-    except LaunchFailed:
-        return {}
 
 
 def _clear_hosts(identity: Identity) -> None:
@@ -426,11 +309,3 @@ def _runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def wait_nameless(name: str, slot: int) -> None:
-    end_s = time.monotonic() + END_TIMEOUT_S
-    while find(name, slot) is not None:
-        if time.monotonic() > end_s:
-            raise Unavailable(f"Ray did not give up {slot_name(slot)} within {END_TIMEOUT_S:g} s")
-        time.sleep(POLL_S)

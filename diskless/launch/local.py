@@ -53,17 +53,19 @@ class LocalCluster:
         tier: str = "",
         restore: str = "",
         at: "At | None" = None,
+        begins: TierSettings | None = None,
         open_tier: Callable[[int], OpenTier] | None = None,
     ) -> None:
         """`hosts` names the failure domain of slots; by default all share one. `wall_clocks`
         are read, in milliseconds, by slots whose wall clock is not the machine's. `tls` makes an
         authority for this cluster, which issues a certificate to each agent. Agents have audit
         files if `audit_dir` says where. `tier` is the address of a durable tier that nobody has
-        yet, `restore` of one to go on with, from its newest manifest or from one `at` . `open_tier`
-        gives slots another way to it."""
+        yet, `restore` of one to continue with, from its newest manifest or from one `at`. `begins`
+        is where in a tier's chain it begins, without asking anybody. `open_tier` gives slots
+        another way to it."""
         chosen = replace(settings, tls=tls or bool(settings.tls), tier=tier or restore)
         self.settings = chosen.validate()
-        self.secret = make_root().hex()
+        self.key = make_root().hex()
         self.cluster_id = secrets.token_hex(8)
         self.authority: Pair | None = None
         if self.settings.tls:
@@ -74,7 +76,7 @@ class LocalCluster:
         self._audit_dir = audit_dir
         self._restores, self._at = bool(restore), at
         self._open_tier = open_tier
-        self._tier: TierSettings | None = None
+        self._tier = begins
         self._dir = Path(tempfile.mkdtemp(prefix="diskless-"))
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -99,7 +101,7 @@ class LocalCluster:
 
     @property
     def keyring(self) -> Keyring:
-        return Keyring.from_hex(self.cluster_id, self.secret)
+        return Keyring.from_hex(self.cluster_id, self.key)
 
     def token(self, *paths: str, name: str = "client", writes: bool = True) -> str:
         """A client's, for these paths."""
@@ -119,14 +121,24 @@ class LocalCluster:
 
     def kill(self, *slots: int) -> None:
         """Ends agents at once, with all that they remember."""
-        for slot in slots:
-            self.run(self.nodes.pop(slot).stop())
 
-    def revive(self, *slots: int) -> None:
-        """Starts killed agents again: same slots, new incarnations, empty memories."""
+        async def end() -> None:
+            await asyncio.gather(*(self.nodes.pop(slot).stop() for slot in slots))
+
+        self.run(end())
+
+    def revive(self, *slots: int, prepare: Callable[[Node], None] | None = None) -> None:
+        """Starts killed agents again: same slots, new incarnations, empty memories. Each is passed
+        to `prepare`, on the agents' loop, before the others hear of it."""
+
+        async def begin(slot: int) -> None:
+            await self._start(slot)
+            if prepare is not None:
+                prepare(self.nodes[slot])
+            await self.nodes[slot].recover()
+
         for slot in slots:
-            self.run(self._start(slot))
-            self.run(self.nodes[slot].recover())
+            self.run(begin(slot))
         for slot in slots:
             self.run(self.nodes[slot].ready(START_TIMEOUT_S))
         for node in self.nodes.values():
@@ -167,7 +179,7 @@ class LocalCluster:
         return Keys(
             cluster=self.cluster_id,
             name=self.settings.name,
-            root=self.secret,
+            root=self.key,
             authority=authority.chain.decode(),
             authority_key=authority.key.decode(),
         )
@@ -176,7 +188,7 @@ class LocalCluster:
         return Descriptor(
             cluster=self.cluster_id,
             name=self.settings.name,
-            secret=self.secret,
+            key=self.key,
             authority=self._keys.authority,
             authority_key=self._keys.authority_key,
             settings=self.settings.to_dict(),
@@ -216,7 +228,7 @@ class LocalCluster:
             NodeSettings(
                 cluster=self.settings,
                 cluster_id=self.cluster_id,
-                secret=self.secret,
+                key=self.key,
                 slot=slot,
                 socket_path=str(self._dir / f"agent-{slot}.sock"),
                 bind_host=BIND_HOST,

@@ -113,7 +113,7 @@ def with_package(env: dict[str, str]) -> dict[str, str]:
 
 
 def _free_port() -> int:
-    """Ray wants a number for the door of its client, which we do not use."""
+    """Ray wants a port for its client server, which we do not use."""
     with socket.socket() as probe:
         probe.bind((_LOOPBACK, 0))
         return int(probe.getsockname()[1])

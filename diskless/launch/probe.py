@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import ray
-from ray._private import state as ray_state
 
 import diskless
 from diskless.errors import LaunchFailed
-from diskless.launch import spread
+from diskless.launch import ray_internals, spread
 from diskless.launch.private_ray import (
     GCS_PATIENCE,
     GCS_PATIENCE_S,
@@ -90,7 +89,7 @@ def warnings_about(probed: Mapping[RayNode, Probe]) -> list[str]:
     """What a Ray that we did not start does to agents, and how to end it."""
     probes = list(probed.values())
     warnings = [] if on_one_host(probed) else _about_patience(probes)
-    configured = ray_state.state.get_system_config().get(MEMORY_MONITOR.removeprefix("RAY_"))
+    configured = ray_internals.system_config().get(MEMORY_MONITOR.removeprefix("RAY_"))
     if any((probe.memory_monitor_ms or str(configured)) != "0" for probe in probes):
         warnings.append(
             f"Ray's memory monitor is on and may kill agents: start Ray with {MEMORY_MONITOR}=0"

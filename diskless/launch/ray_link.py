@@ -9,9 +9,10 @@ import os
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from diskless.errors import BadSettings, LaunchFailed, Unavailable
+from diskless.launch import ray_internals
 from diskless.launch.private_ray import environment
 from diskless.launch.record import RayRecord
 
@@ -35,8 +36,9 @@ def attach(record: RayRecord, namespace: str) -> "ModuleType":
     """Connects to the Ray of a record and gives the module `ray`.
 
     Raises Unavailable when nothing listens there, LaunchFailed when it is no Ray that
-    takes us.
+    takes us, or a version that diskless was not tested with.
     """
+    ray_internals.check_version()
     address = record.address or record.requested
     if record.own:
         kept = environment(record.token, os.environ)
@@ -51,13 +53,13 @@ def attach(record: RayRecord, namespace: str) -> "ModuleType":
         if address_of(ray) == address:
             return ray
         raise LaunchFailed("this process is connected to another Ray: use a process of its own")
-    _hush(ray)
+    ray_internals.hush(ray)
     _init(ray, address, namespace)
     return ray
 
 
 def detach() -> None:
-    """Ends the connection, if there is one; what runs in Ray goes on."""
+    """Ends the connection, if there is one; what runs in Ray continues."""
     # Ray reads its environment when it is imported, and `attach` may yet have to set that.
     if "ray" in sys.modules:
         import ray
@@ -107,10 +109,3 @@ def _refusal(address: str, error: BaseException) -> str:
     if isinstance(error, ConnectionError):
         advice = " (if it demands a token, set RAY_AUTH_MODE=token and its RAY_AUTH_TOKEN_PATH)"
     return f"Ray at {address} cannot be used: {first}{advice}"
-
-
-def _hush(ray: "ModuleType") -> None:
-    """Ray prints a line on our stdout whenever an agent dies; `status` says it better."""
-    worker: Any = getattr(ray._private, "worker", None)
-    if hasattr(worker, "print_to_stdstream"):
-        worker.print_to_stdstream = lambda *_, **__: None

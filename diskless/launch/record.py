@@ -20,7 +20,9 @@ class Session(Struct, frozen=True):
     """A process that leads a session of its own, and when it began: see `sessions`."""
 
     pid: int = 0
-    started_s: float = 0.0
+    since_boot_s: float | None = None
+    """How long after the boot it began; None where that was not noted. Not a time of day: those of
+    all processes move when the clock is set."""
     boot: str = ""
     """What numbered it: see `boot_id`."""
 
@@ -96,7 +98,7 @@ def refuse_without_ray(descriptor: Descriptor) -> None:
 
 def refuse_without_key(descriptor: Descriptor) -> None:
     """Raises Unauthorized where there is only a token, or nothing."""
-    if not descriptor.secret:
+    if not descriptor.key:
         _ = descriptor.keyring
 
 

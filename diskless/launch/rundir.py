@@ -3,7 +3,7 @@ our own, Ray's files.
 
 Owns `<temp>/diskless-<uid>/<cluster id>/`. Each host makes its own. It is 0700 and
 belongs to this user, so nobody else can reach or forge a socket. It is not under
-XDG_RUNTIME_DIR, which is emptied when the user logs out; the cluster goes on then.
+XDG_RUNTIME_DIR, which is emptied when the user logs out; the cluster continues then.
 """
 
 import os

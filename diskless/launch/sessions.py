@@ -1,8 +1,8 @@
 """Processes that outlive the command which started them: started, found again, and stopped.
 
 Each is the leader of a session of its own, by which everything that it started in turn is
-found. A process is known by its number, the time it began and the boot in which it did, because
-numbers are given away again.
+found. A process is known by its number, the boot in which it began and how long after, because
+numbers are given away again. The time of day has no part in it: it may be set meanwhile.
 """
 
 import os
@@ -22,8 +22,8 @@ STOP_TIMEOUT_S = 8.0
 KILL_TIMEOUT_S = 5.0
 POLL_S = 0.02
 LOG_TAIL_CHARS = 300
-CLOCK_SLACK_S = 2.0
-"""Start times are derived from the boot time, which moves when the clock is set."""
+TICKS_SLACK_S = 0.05
+"""The system counts in ticks of 10 ms, and the difference of two sums is rounded."""
 
 _CHILDREN: dict[int, "subprocess.Popen[bytes]"] = {}
 """Those that this process started: it must reap them when they end."""
@@ -42,7 +42,13 @@ def start(command: Sequence[str], *, env: Mapping[str, str], log: Path) -> Sessi
             start_new_session=True,
         )
     _CHILDREN[process.pid] = process
-    return Session(process.pid, psutil.Process(process.pid).create_time(), boot_id())
+    return Session(process.pid, since_boot_s(process.pid), boot_id())
+
+
+def since_boot_s(pid: int) -> float:
+    """How long after the boot a process began. psutil tells a time of day, by the clock as it is
+    now: the same is taken off again. Raises psutil.NoSuchProcess."""
+    return psutil.Process(pid).create_time() - psutil.boot_time()
 
 
 def is_alive(session: Session) -> bool:
@@ -109,11 +115,12 @@ def _is_stranger(session: Session) -> bool:
     """Whether the leader's number has gone, or may have gone, to another process."""
     if not session.of_this_boot:
         return True
+    if session.since_boot_s is None:
+        return False
     try:
-        began_s = psutil.Process(session.pid).create_time()
+        return abs(since_boot_s(session.pid) - session.since_boot_s) > TICKS_SLACK_S
     except psutil.NoSuchProcess:
         return False
-    return abs(began_s - session.started_s) > CLOCK_SLACK_S
 
 
 def members(number: int) -> Iterator[psutil.Process]:

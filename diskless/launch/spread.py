@@ -10,31 +10,28 @@ for as long as it takes, so its control store is asked directly, with a deadline
 """
 
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, auto
 from typing import Any
 
 import ray
-from ray._private.grpc_utils import init_grpc_channel
-from ray.core.generated import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diskless.errors import Unavailable
-from diskless.launch import ray_link
+from diskless.launch import ray_internals, ray_link
 from diskless.launch.seats import RayNode
 from diskless.rpc import unary
 
 KNOCK_TIMEOUT_S = 3.0
 ASK_TIMEOUT_S = 5.0
-_DIRECT = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
 _HEALTH = "/grpc.health.v1.Health/Check"
 _SERVING = b"\x08\x01"
 
 
-class Door(Enum):
-    OPEN = auto()
-    CLOSED = auto()
+class RayletReply(Enum):
+    SERVES = auto()
+    ENDED = auto()
     """Its host says that nobody listens there, or a newer raylet does."""
     SILENT = auto()
 
@@ -42,13 +39,12 @@ class Door(Enum):
 def living_nodes() -> list[RayNode]:
     """Those that Ray takes for alive and that answer."""
     nodes = registered_nodes()
-    doors = knock(nodes)
-    return [node for node in nodes if doors[node.id] is Door.OPEN]
+    replies = knock(nodes)
+    return [node for node in nodes if replies[node.id] is RayletReply.SERVES]
 
 
 def registered_nodes() -> list[RayNode]:
     """Those that Ray takes for alive. Raises Unavailable."""
-    request = gcs_service_pb2.GetAllNodeInfoRequest(state_filter=gcs_pb2.GcsNodeInfo.ALIVE)
     return sorted(
         RayNode(
             id=node.node_id.hex(),
@@ -57,62 +53,64 @@ def registered_nodes() -> list[RayNode]:
             port=node.node_manager_port,
             started_ms=node.start_time_ms,
         )
-        for node in _ask("GetAllNodeInfo", request).node_info_list
+        for node in _ask(ray_internals.alive_nodes).node_info_list
     )
+
+
+def draining_nodes() -> dict[str, int]:
+    """Those that Ray drains, and when they end by the wall clock, in milliseconds; 0 if that is
+    not known. Raises Unavailable."""
+    return {
+        node.node_id.hex(): node.draining_deadline_timestamp_ms
+        for node in _ask(ray_internals.draining_nodes).draining_nodes
+    }
 
 
 def forget(node_id: str) -> None:
     """Ray takes a node for dead from now on; if its raylet lives after all it ends, with all
     that runs there, when it hears of that. Raises Unavailable, also if Ray knows it is dead."""
-    info = common_pb2.NodeDeathInfo(
-        reason=common_pb2.NodeDeathInfo.UNEXPECTED_TERMINATION,
-        reason_message="diskless: its raylet has ended",
-    )
-    _ask(
-        "UnregisterNode",
-        gcs_service_pb2.UnregisterNodeRequest(node_id=bytes.fromhex(node_id), node_death_info=info),
-    )
+    _ask(ray_internals.unregister_node, node_id, "diskless: its raylet has ended")
 
 
-def _ask(method: str, request: Any) -> Any:
+def _ask(call: Callable[..., ray_internals.Call], *arguments: str) -> Any:
     address = ray_link.address_of(ray)
-    with init_grpc_channel(address, _DIRECT) as channel:
-        stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+    with ray_internals.open_channel(address) as channel:
+        method, request = call(channel, *arguments)
         try:
-            return unary.ask(getattr(stub, method), request, timeout_s=ASK_TIMEOUT_S)
+            return unary.ask(method, request, timeout_s=ASK_TIMEOUT_S)
         except Unavailable as error:
             raise Unavailable(
-                f"Ray's control store at {address} did not answer {method} ({error}): "
+                f"Ray's control store at {address} did not answer {call.__name__} ({error}): "
                 "see whether its head runs and can be reached, and try again"
             ) from error
 
 
-def knock(nodes: Sequence[RayNode], *, heard: Collection[str] = ()) -> dict[str, Door]:
+def knock(nodes: Sequence[RayNode], *, heard: Collection[str] = ()) -> dict[str, RayletReply]:
     """Whether their raylets answer; all are asked at once, except those that were heard."""
     newest: dict[tuple[str, int], RayNode] = {}
     for node in sorted(nodes, key=lambda node: node.started_ms):
         newest[node.address, node.port] = node
-    answers = {node: Door.OPEN for node in newest.values() if node.id in heard}
+    answers = {node: RayletReply.SERVES for node in newest.values() if node.id in heard}
     asked = [node for node in newest.values() if node not in answers]
     with ThreadPoolExecutor(max(len(asked), 1)) as threads:
         answers |= zip(asked, threads.map(_knock, asked), strict=True)
-    return {node.id: answers.get(node, Door.CLOSED) for node in nodes}
+    return {node.id: answers.get(node, RayletReply.ENDED) for node in nodes}
 
 
-def _knock(node: RayNode) -> Door:
+def _knock(node: RayNode) -> RayletReply:
     try:
         socket.create_connection((node.address, node.port), KNOCK_TIMEOUT_S).close()
     except ConnectionRefusedError:
-        return Door.CLOSED
+        return RayletReply.ENDED
     except OSError:
-        return Door.SILENT
-    return Door.OPEN if _is_serving(node) else Door.SILENT
+        return RayletReply.SILENT
+    return RayletReply.SERVES if _is_serving(node) else RayletReply.SILENT
 
 
 def _is_serving(node: RayNode) -> bool:
     """The kernel takes connections for a raylet that hangs, and its port may be another's now."""
     host = f"[{node.address}]" if ":" in node.address else node.address
-    with init_grpc_channel(f"{host}:{node.port}", _DIRECT) as channel:
+    with ray_internals.open_channel(f"{host}:{node.port}") as channel:
         try:
             answer = unary.ask(channel.unary_unary(_HEALTH), b"", timeout_s=KNOCK_TIMEOUT_S)
         except Unavailable:

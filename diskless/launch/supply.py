@@ -3,18 +3,16 @@
 import time
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import ray
 
 from diskless.errors import LaunchFailed
 from diskless.identity.tickets import Ticket
+from diskless.launch import actors
+from diskless.launch.model import AgentState, Identity
 from diskless.launch.tickets import OfficeThread
 from diskless.model import slot_name
-
-if TYPE_CHECKING:
-    from diskless.launch.actor import AgentState
-    from diskless.launch.agents import Identity
 
 OFFERS_MAX = 3
 HAND_OVER_S = 5.0
@@ -24,7 +22,7 @@ class Supply:
     """Use it in a `with` block: tickets that are out when it ends are worth nothing."""
 
     def __init__(
-        self, identity: "Identity", *, offers_max: int = OFFERS_MAX, pause_s: float = 0.0
+        self, identity: Identity, *, offers_max: int = OFFERS_MAX, pause_s: float = 0.0
     ) -> None:
         """`offers_max` is how often one agent is offered a ticket, `pause_s` at least so far
         apart."""
@@ -45,13 +43,13 @@ class Supply:
         if self._office is not None:
             self._office.close()
 
-    def tend(self, states: Iterable["AgentState"]) -> None:
+    def tend(self, states: Iterable[AgentState]) -> None:
         """Raises LaunchFailed if an agent does not get the keys, however often it was offered."""
         for state in states:
             if state.wants_keys and state.cluster_id == self._identity.cluster_id:
                 self._offer(state)
 
-    def _offer(self, state: "AgentState") -> None:
+    def _offer(self, state: AgentState) -> None:
         slot, now_s = state.slot, time.monotonic()
         if self._offers[slot] >= self._offers_max:
             raise LaunchFailed(f"{slot_name(slot)} does not start: {state.error}")
@@ -69,9 +67,7 @@ class Supply:
 
     def _hand_over(self, slot: int, ticket: Ticket) -> None:
         """One that has died meanwhile asks again in its next life."""
-        from diskless.launch import agents
-
-        agent: Any = agents.find(self._identity.settings.name, slot)
+        agent: Any = actors.find(self._identity.settings.name, slot)
         if agent is None:
             return
         try:

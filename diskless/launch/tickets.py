@@ -1,10 +1,10 @@
 """Where agents get the keys of their cluster, on hosts that do not have them: a ticket office.
 
-Whoever starts an agent elsewhere (`up` and its kin, or the leader's `rehoster`) opens one,
+The starter of an agent elsewhere (`up` and its kin, or the leader's `rehoster`) opens one,
 issues a ticket and passes it by Ray. A ticket is good for 60 s and for one redemption, so what
 Ray remembers of it is worth nothing afterwards. An office listens only while a ticket is out.
 
-Whoever brings no ticket costs an open socket for some seconds and one HMAC, whatever it sends;
+A caller without a ticket costs an open socket for some seconds and one HMAC, whatever it sends;
 when there are too many, the oldest are closed for the new: an agent needs one round trip.
 """
 
@@ -87,9 +87,9 @@ class TicketOffice:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= CONNECTIONS_MAX:
-            eldest = next(iter(self._connections))
-            del self._connections[eldest]  # its own task ends later than many others may come
-            eldest.transport.abort()
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]  # its own task ends later than many others may come
+            oldest.transport.abort()
         self._connections[writer] = None
         try:
             async with asyncio.timeout(EXCHANGE_S):
@@ -120,7 +120,7 @@ class TicketOffice:
 
 
 _NOBODY = secrets.token_bytes(32)
-"""What those are compared with who bring no ticket of ours."""
+"""What callers without a ticket of ours are compared with."""
 
 
 async def redeem(ticket: Ticket) -> Keys:

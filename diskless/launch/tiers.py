@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from diskless.tier.manifest import Manifest, Point
     from diskless.tier.restore import At
     from diskless.tier.retention import Rule
+    from diskless.tier.sweep import Garbage
     from diskless.tier.verify import Report
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ class Found:
 
 
 def check(settings: ClusterSettings, cluster: str) -> TierSettings:
-    """Whether a cluster that has no tier may begin to use this one; where it goes on.
+    """Whether a cluster that has no tier may begin to use this one; where it continues.
 
     Raises BadSettings for an address, a key file or credentials that are none; NoSuchBucket,
     StoreDenied, StoreDown; WrongKey; Superseded if the chain is another cluster's.
@@ -65,7 +66,7 @@ def check(settings: ClusterSettings, cluster: str) -> TierSettings:
             raise Superseded(
                 f"{settings.tier} is the tier of cluster {newest.name} ({newest.cluster}), last "
                 f"written at {as_utc(newest.time_ms)}: `diskless up --restore {settings.tier}` "
-                "goes on with it, and ends its part; or choose another prefix"
+                "continues it, and cuts that cluster off; or choose another prefix"
             )
         epoch, number = (newest.epoch + 1, newest.number) if newest else (1, 0)
         return replace(tier, epoch=epoch, number=number)
@@ -97,7 +98,7 @@ def check_restore(settings: ClusterSettings, at: "At") -> "Manifest":
 
 
 def take_over(settings: ClusterSettings, cluster: str, at: "At") -> Restoring:
-    """Begins the chain's next epoch, for good: whoever wrote it before writes no more.
+    """Begins the chain's next epoch, for good: its earlier writer stops.
 
     Raises as `check_restore`, and Superseded if another restore was faster.
     """
@@ -149,41 +150,16 @@ def verify(tier: TierSettings, *, full: bool, progress: "Callable[[Report], None
     return _with_chain(tier, ask)
 
 
-@dataclass(frozen=True)
-class Garbage:
-    """What no manifest needs that one can return to."""
+def collect(tier: TierSettings, *, dry_run: bool) -> "Garbage":
+    """As `sweep.tidy`."""
 
-    doomed: tuple[str, ...]
-    """Named by the newest manifests, and not deleted yet: they may go at once."""
-    unnamed: tuple[str, ...]
-    """Found by a listing: the cluster's next rounds name them before they go."""
-    deleted: int = 0
-
-
-def collect(tier: TierSettings, *, dry_run: bool) -> Garbage:
-    """Deletes what manifests have doomed already; names what they will. Raises DamagedTier."""
-
-    async def ask(chain: "Chain") -> Garbage:
-        from diskless.tier import collect as plans
+    async def ask(chain: "Chain") -> "Garbage":
         from diskless.tier import sweep
 
         newest = await _newest(chain)
-        ledger = await sweep.load_ledger(chain, newest)
-        listed = await _listing(chain)
-        plan = plans.plan(ledger, retention_of(tier), listed=listed)
-        doomed = tuple(name for name in newest.doomed if name in listed)
-        unnamed = tuple(name for name in plan.doomed if name in listed and name not in doomed)
-        if not dry_run and doomed:
-            await sweep.carry_out(chain, newest)
-        return Garbage(doomed, unnamed, 0 if dry_run else len(doomed))
+        return await sweep.tidy(chain, newest, retention_of(tier), dry_run=dry_run)
 
     return _telling(lambda: _with_chain(tier, ask))
-
-
-async def _listing(chain: "Chain") -> set[str]:
-    from diskless.tier.manifest import CHAIN, SEGMENTS
-
-    return {*await chain.store.names(CHAIN), *await chain.store.names(SEGMENTS)}
 
 
 async def _newest(chain: "Chain") -> "Manifest":
@@ -209,8 +185,8 @@ def _with_chain(
 ) -> T:
     try:
         from diskless.identity.cipher import read_key
+        from diskless.tier.address import open_store
         from diskless.tier.chain import Chain
-        from diskless.tier.store import open_store
 
         credentials = Path(tier.credentials) if tier.credentials else None
         store = open_store(tier.uri, credentials=credentials)

@@ -54,7 +54,7 @@ _Path = list[tuple[Inner, int]]
 
 
 class Holder(Protocol):
-    """Whoever a tree belongs to."""
+    """The owner of a tree."""
 
     node: Node
 
@@ -148,6 +148,23 @@ def page(node: Node, *, after: str, limit: int) -> tuple[list[tuple[str, Any]], 
         if len(found) > limit:
             return found[:limit], True
     return found, False
+
+
+def numbers(node: Node, *, after: str, names_max: int) -> tuple[list[str], str]:
+    """The names that are numbers, of those beyond `after`, in no order; and up to which name it
+    has looked: empty if to the end. It looks at whole leaves, until it has seen `names_max`."""
+    found: list[str] = []
+    seen, last = 0, ""
+    for leaf in leaves(node, after):
+        if seen >= names_max:
+            return found, last
+        names = list(leaf.entries)
+        if not last:  # the one that `after` is in
+            names = [name for name in names if name > after]
+        found += [name for name in names if name.isdecimal() and name.isascii()]
+        seen += len(names)
+        last = max(leaf.entries, default=after)
+    return found, ""
 
 
 def in_order(leaf: Leaf) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from clients carry (session, sequence), so that a repeat is answered and not run
 import msgspec
 from msgspec import Struct
 
-from diskless.errors import BY_REASON, DisklessError, error_from_wire
-from diskless.model import Extent, Place, Stripe, TierOptions
+from diskless.errors import DisklessError, error_from_wire
+from diskless.model import DrillStatus, Extent, Place, Stripe, TierOptions
 
 
 class _Command(Struct, frozen=True, tag=True, array_like=True):
@@ -33,6 +33,8 @@ class Put(Struct, frozen=True, array_like=True):
     sequence: int
     overwrite: bool
     files: tuple[NewFile, ...]
+    parents: bool = True
+    """Whether directories above a file are made as needed; else they must be there."""
 
 
 class Commit(_Command, frozen=True, tag=True, array_like=True):
@@ -51,12 +53,16 @@ class OpenSession(_Command, frozen=True, tag=True, array_like=True):
 
     who: str = ""
     """The principal whose it is."""
+    application: str = ""
+    """Whose leases it shares; empty: it has no part in them."""
 
 
 class Mkdirs(_Command, frozen=True, tag=True, array_like=True):
     session: int
     sequence: int
     path: str
+    parents: bool = True
+    """Whether directories above it are made as needed; else they must be there."""
 
 
 class Rename(_Command, frozen=True, tag=True, array_like=True):
@@ -126,6 +132,49 @@ class Rollback(_Command, frozen=True, tag=True, array_like=True):
     path: str
     name: str
     cut: bool = False
+    guarded: bool = False
+    """Whether it is refused while an application has a lease there."""
+
+
+class Prune(_Command, frozen=True, tag=True, array_like=True):
+    """Deletes files below a directory, each by its path from there, and those only that are
+    there; the answer's `number` says how many were."""
+
+    session: int
+    sequence: int
+    path: str
+    names: tuple[str, ...]
+
+
+class Swap(Struct, frozen=True, array_like=True):
+    """The directory `path` becomes what the directory `source` is, which is gone then. What was
+    there is what its snapshot `since` shows."""
+
+    path: str
+    source: str
+    since: str
+
+
+class Replace(_Command, frozen=True, tag=True, array_like=True):
+    """All of these swaps, or none: each only if nothing has changed there since its snapshot."""
+
+    session: int
+    sequence: int
+    swaps: tuple[Swap, ...]
+    checked: bool = True
+    """False where it was looked at before, and is made again from a journal."""
+    force: bool = False
+    """Whether a lease of an application does not matter."""
+
+
+class KeepLeases(_Command, frozen=True, tag=True, array_like=True):
+    """The queries of a session's application that write to these checkpoints are alive; those
+    that wrote to the ones in `over` have ended."""
+
+    session: int
+    sequence: int
+    roots: tuple[str, ...]
+    over: tuple[str, ...] = ()
 
 
 class Move(Struct, frozen=True, array_like=True):
@@ -170,7 +219,7 @@ class MoveShards(_Command, frozen=True, tag=True, array_like=True):
 
 class Drain(_Command, frozen=True, tag=True, array_like=True):
     """From now on the agent gets no new shards and those that it has are moved away;
-    or, if `draining` is false, that is over."""
+    or, if `draining` is false, that is over, and an announced end is taken back."""
 
     slot: int
     draining: bool
@@ -179,7 +228,7 @@ class Drain(_Command, frozen=True, tag=True, array_like=True):
 
 class Doubt(_Command, frozen=True, tag=True, array_like=True):
     """Unfinished stripes of these writers' lives, (slot, incarnation), which are over, lie
-    about: from now on it is counted how long nobody has gone on with them."""
+    about: from now on it is counted how long no client has continued them."""
 
     writers: tuple[tuple[int, int], ...]
 
@@ -190,6 +239,16 @@ class AgentSlow(_Command, frozen=True, tag=True, array_like=True):
     slot: int
     incarnation: int
     slow: bool
+
+
+class AgentEnds(_Command, frozen=True, tag=True, array_like=True):
+    """The host of an agent, in this life, is said to end in so long; or, with nothing left, what
+    that notice said was wrong. A notice is heard once, whatever has become of it."""
+
+    slot: int
+    incarnation: int
+    notice: str
+    left_ms: int
 
 
 class Fence(_Command, frozen=True, tag=True, array_like=True):
@@ -269,21 +328,40 @@ class AttachTier(_Command, frozen=True, tag=True, array_like=True):
 
 
 class DetachTier(_Command, frozen=True, tag=True, array_like=True):
-    """Forgets the tier, in steps: to be repeated until the answer's `number`, of what is left,
-    is 0. Refused while files have their bytes there alone, or a path asks for `sync`."""
+    """Ends the use of the tier, and forgets what lies there, in steps: to be repeated until the
+    answer's `number`, of what is left, is 0. Refused while files have their bytes there alone,
+    or a path asks for `barrier` or `sync`."""
 
+    who: str = ""
+
+
+class Close(_Command, frozen=True, tag=True, array_like=True):
+    """From now on nothing is changed that the tier keeps, so that it can have all of it; or, if
+    `closed` is false, that is over. Refused without a tier."""
+
+    closed: bool
+    who: str = ""
+
+
+class Drilled(_Command, frozen=True, tag=True, array_like=True):
+    """What a drill of the tier has found; the last one is remembered. Refused without a tier."""
+
+    result: DrillStatus
     who: str = ""
 
 
 class Keep(_Command, frozen=True, tag=True, array_like=True):
     """Where bytes of files lie in the tier: rows of (file, segment, offset, stored bytes,
-    flags), and all segments that they name: (number, name, bytes). The answer's `number` says
-    how many of these files are still there."""
+    flags), and all segments that they name: (number, name, bytes). Of a large file there is a row
+    for each of its parts, in order, with two numbers more: start and size. The answer's `number`
+    says how many of these files are still there."""
 
     number: int
     """Of the manifest."""
     segments: tuple[tuple[int, str, int], ...]
-    rows: tuple[tuple[int, int, int, int, int], ...]
+    rows: tuple[tuple[int, ...], ...]
+    uri: str = ""
+    """Of the tier: another one may be attached by now."""
 
 
 class Horizon(_Command, frozen=True, tag=True, array_like=True):
@@ -296,10 +374,22 @@ class Horizon(_Command, frozen=True, tag=True, array_like=True):
     op: int
     time_ms: int
     last_file: int
+    uri: str = ""
+    """As of `Keep`."""
+
+
+class Evict(_Command, frozen=True, tag=True, array_like=True):
+    """Lets go of files' bytes in memory that the tier has: (file, layout), each only if its
+    record is still as it was read, and its bytes are there and within the horizon. The answer's
+    `number` counts those that were."""
+
+    files: tuple[tuple[int, int], ...]
+    returns: bool = False
+    """Whether they are to come back by themselves: not evicted for room, but lost here."""
 
 
 class Mark(_Command, frozen=True, tag=True, array_like=True):
-    """Holds this moment, so that it can be walked while the namespace goes on. There is one
+    """Holds this moment, so that it can be walked while the namespace changes. There is one
     mark: a new one takes the place of the last."""
 
 
@@ -325,14 +415,14 @@ class AgentDown(_Command, frozen=True, tag=True, array_like=True):
     incarnation: int
 
 
-Past = CreateSnapshot | RenameSnapshot | DeleteSnapshots | Clone | Rollback
+Past = CreateSnapshot | RenameSnapshot | DeleteSnapshots | Clone | Rollback | Prune | Replace
 """What has to do with snapshots, of a client."""
 
 Registry = IssueToken | RevokeToken | SetPolicy | RemovePolicy
 """What has to do with the tables beside the tree."""
 
-Tiering = AttachTier | DetachTier | Keep | Horizon
-"""What has to do with the durable tier; only leaders say it."""
+Tiering = AttachTier | DetachTier | Close | Drilled | Keep | Horizon | Evict
+"""What has to do with the durable tier."""
 
 Command = (
     Commit
@@ -345,6 +435,9 @@ Command = (
     | DeleteSnapshots
     | Clone
     | Rollback
+    | Prune
+    | Replace
+    | KeepLeases
     | Relocate
     | MoveShards
     | Doubt
@@ -354,6 +447,7 @@ Command = (
     | AgentUp
     | AgentDown
     | AgentSlow
+    | AgentEnds
     | Drain
     | Limit
     | IssueToken
@@ -362,8 +456,11 @@ Command = (
     | RemovePolicy
     | AttachTier
     | DetachTier
+    | Close
+    | Drilled
     | Keep
     | Horizon
+    | Evict
     | Mark
     | Unmark
 )
@@ -385,10 +482,6 @@ class Refused(Struct, frozen=True, tag=True, array_like=True, gc=False):
     @classmethod
     def of(cls, error: DisklessError) -> "Refused":
         return cls(error.reason, str(error))
-
-    @property
-    def retryable(self) -> bool:
-        return BY_REASON.get(self.reason, DisklessError).retryable
 
     def error(self) -> DisklessError:
         return error_from_wire(self.reason, self.message)

@@ -2,7 +2,7 @@
 
 Two trees that come from one share nodes: where both are at the same node, all below it is
 equal and is not looked at. A comparison is made in pages: each ends after a bounded number of
-steps and says where the next one goes on.
+steps and says where the next one continues.
 """
 
 from collections.abc import Iterator

@@ -14,14 +14,21 @@ def check_content(file: NewFile, offered: Offered) -> None:
         raise BadRequest(f"{file.path}: its bytes are neither all inline nor all in extents")
     if file.inline is not None and len(file.inline) == file.size:
         return
+    held = len(file.inline) if file.inline is not None else 0
     for extent in file.extents:
         stripe = offered.get(extent.stripe)
         if isinstance(stripe, DisklessError):
             raise stripe
-        if stripe is None or not lies_in(extent, stripe):
+        length = extent.length
+        if (
+            stripe is None
+            or extent.offset < 0
+            or length < 1
+            or extent.offset + length > stripe.payload_bytes
+        ):
             raise BadRequest(f"{file.path}: no such bytes in this commit: {extent}")
-    held = len(file.inline) if file.inline is not None else 0
-    if held + sum(extent.length for extent in file.extents) != file.size:
+        held += length
+    if held != file.size:
         raise BadRequest(f"{file.path}: its parts do not add up to {file.size} bytes")
 
 
@@ -29,8 +36,9 @@ def check_shape(stripe: Stripe) -> None:
     """Raises BadRequest for a stripe that no writer makes."""
     slots = {place.slot for place in stripe.places}
     total = stripe.data_shards + stripe.parity_shards
-    least = min(stripe.data_shards, stripe.parity_shards, stripe.payload_bytes)
-    if least < 1 or not len(slots) == len(stripe.places) == total:
+    least = min(stripe.data_shards, stripe.payload_bytes)
+    bare = stripe.parity_shards < 1 and (stripe.parity_shards, stripe.data_shards) != (0, 1)
+    if least < 1 or bare or not len(slots) == len(stripe.places) == total:
         raise BadRequest(f"stripe {stripe.id}: {total} shards must be on as many agents")
 
 

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from diskless import paths
 from diskless.namespace import commands as c
-from diskless.namespace import weights
-from diskless.namespace.tree import Directory
+from diskless.namespace import grading, quotas, weights
+from diskless.namespace.tree import Directory, size_of
 
 if TYPE_CHECKING:
     from diskless.namespace.state import NamespaceState
@@ -25,6 +25,8 @@ def mkdirs(state: "NamespaceState", command: c.Mkdirs) -> c.Done:
     path = command.path
     paths.check_writable(path)
     if state.tree.find(path) is None:
+        if not command.parents:
+            state.tree.spot(path, overwrite=False).require_parent()
         growth = state.tree.copy_bytes(paths.split(path), set())
         state.check_room(growth + weights.path_bytes(path), path)
     return c.Done(changed=state.tree.mkdirs(path, now_ms=state.clock_ms))
@@ -41,11 +43,18 @@ def rename(state: "NamespaceState", command: c.Rename) -> c.Done:
         state.history.check_none(source, verb="renamed")
     if isinstance(old, Directory):
         state.history.check_none(target, verb="replaced")
+    if target != source:
+        moved = size_of(node)
+        replaced = size_of(old) if old is not None else 0
+        quotas.check(state, ((source, -moved), (target, moved - replaced)))
+        grading.check_move(state, node, source, target)
     growth = _growth_of_rename(state, source, target, replaces=old is not None)
     if growth > 0:
         state.check_room(growth, target)
-    replaced = state.tree.rename(source, target, overwrite=command.overwrite, now_ms=state.clock_ms)
-    state.give_up(replaced)
+    gone = state.tree.rename(source, target, overwrite=command.overwrite, now_ms=state.clock_ms)
+    state.give_up(gone)
+    grading.moved(state, node, source, target)
+    state.temporaries.gone(source)
     return c.Done()
 
 
@@ -68,6 +77,7 @@ def delete(state: "NamespaceState", command: c.Delete) -> c.Done:
         state.history.check_none(path, verb="deleted")
     gone = state.tree.delete(path, recursive=command.recursive, now_ms=state.clock_ms)
     state.give_up(gone)
+    state.temporaries.gone(path)
     kept = list(state.history.at_or_below(path)) if command.snapshots else []
     if kept:
         state.forget(kept)

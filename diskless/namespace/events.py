@@ -48,6 +48,11 @@ class _Reaped(Struct, frozen=True, gc=False):
     stripes: int
 
 
+class _Evicted(Struct, frozen=True, gc=False):
+    files: int
+    returns: bool
+
+
 class _Doubted(Struct, frozen=True, gc=False):
     writers: int
 
@@ -66,6 +71,18 @@ class _Forgotten(Struct, frozen=True, gc=False):
     snapshots: int
 
 
+class _Pruned(Struct, frozen=True, gc=False):
+    path: str
+    files: int
+
+
+class _Replaced(Struct, frozen=True, gc=False):
+    path: str
+    more: tuple[str, ...]
+    directories: int
+    since: str
+
+
 _Small = (
     c.OpenSession
     | c.Mkdirs
@@ -78,6 +95,7 @@ _Small = (
     | c.AgentUp
     | c.AgentDown
     | c.AgentSlow
+    | c.AgentEnds
     | c.Drain
     | c.Limit
     | c.IssueToken
@@ -86,11 +104,25 @@ _Small = (
     | c.RemovePolicy
     | c.AttachTier
     | c.DetachTier
+    | c.Close
+    | c.Drilled
 )
-_UNTOLD = c.Sweep | c.Keep | c.Horizon | c.Mark | c.Unmark
+_UNTOLD = c.Sweep | c.Keep | c.Horizon | c.Mark | c.Unmark | c.KeepLeases
 """The delete has been noted, and many sweeps follow a large one. What the drain says, second
 after second, is in the status of the tier."""
-_What = _Put | _Relocated | _Repaired | _Reaped | _Doubted | _Kept | _Forgotten | _Small
+_What = (
+    _Put
+    | _Relocated
+    | _Repaired
+    | _Reaped
+    | _Evicted
+    | _Doubted
+    | _Kept
+    | _Forgotten
+    | _Pruned
+    | _Replaced
+    | _Small
+)
 
 
 class Note(Struct, frozen=True, gc=False):
@@ -180,8 +212,9 @@ def _summary(files: tuple[c.NewFile, ...]) -> _Put:
     path = files[0].path[:TEXT_CHARS_MAX] if files else ""
     if len(files) == 1:
         return _Put(path, 1, files[0].size)
-    size = sum(file.size for file in files)
-    return _Put(path, len(files), size, _named(file.path.rpartition("/")[0] for file in files[1:]))
+    size = sum([file.size for file in files])
+    above = [file.path.rpartition("/")[0] for file in files[1:]]
+    return _Put(path, len(files), size, _named(above))
 
 
 def _named(found: Iterable[str]) -> tuple[str, ...]:
@@ -217,6 +250,8 @@ def _shortened(command: c.Command) -> _What:
             return _Repaired(len(moves), sum(len(move.places) for move in moves))
         case c.Reap():
             return _Reaped(len(command.stripes))
+        case c.Evict(files, returns):
+            return _Evicted(len(files), returns)
         case c.Doubt():
             return _Doubted(len(command.writers))
         case c.Mkdirs() | c.Delete():
@@ -232,11 +267,21 @@ def _shortened(command: c.Command) -> _What:
             return replace(command, path=_cut(path), old=_cut(old), new=_cut(new))
         case c.Rollback():
             return replace(command, path=_cut(command.path), name=_cut(command.name))
+        case c.Prune(path=path, names=names):
+            return _Pruned(_cut(path), len(names))
+        case c.Replace(swaps=swaps):
+            chosen = [swap.path for swap in swaps] or ["nothing"]
+            since = _cut(swaps[0].since) if swaps else ""
+            return _Replaced(_cut(chosen[0]), _named(tuple(chosen[1:])), len(chosen), since)
         case c.IssueToken(paths=paths):
             return replace(command, paths=_named(paths))
         case c.SetPolicy() | c.RemovePolicy():
             return replace(command, path=_cut(command.path), key=_cut(command.key))
-        case c.Commit() | c.Sweep() | c.Keep() | c.Horizon() | c.Mark() | c.Unmark():
+        case c.Drilled(result):
+            return replace(command, result=replace(result, problem=_cut(result.problem)))
+        case (
+            c.Commit() | c.Sweep() | c.Keep() | c.Horizon() | c.Mark() | c.Unmark() | c.KeepLeases()
+        ):
             raise AssertionError("one event for each of its puts, and none")
         case _:
             return command
@@ -261,8 +306,10 @@ def _paths(what: _What) -> tuple[str, ...]:
             return (path,)
         case _Kept(path=path, more=more):
             return (path, *more)
-        case _Forgotten(path=path):
+        case _Forgotten(path=path) | _Pruned(path=path):
             return (path,)
+        case _Replaced(path=path, more=more):
+            return (path, *more)
         case c.Rename(source=source, target=target) | c.Clone(source=source, target=target):
             return (source, target)
         case c.Rollback(path=path, cut=cut):
@@ -279,6 +326,11 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
     match what:
         case _Kept() | _Forgotten() | c.RenameSnapshot() | c.Clone() | c.Rollback():
             return _words_of_the_past(what, number)
+        case _Pruned(path, files):
+            return "delete", f"delete {number} of {_count(files, 'file')} below {path}"
+        case _Replaced(path, _, directories, since):
+            more = f" and {directories - 1} more" if directories > 1 else ""
+            return "replace", f"replace {path}{more}, before that is snapshot {since}"
         case _Put(path, files, size, _):
             more = f" and {files - 1} more" if files > 1 else ""
             return "put", f"put {path}{more} {format_bytes(size)}"
@@ -291,6 +343,9 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
             )
         case _Reaped(stripes):
             return "reap", f"reaped {_count(stripes, 'stripe')}"
+        case _Evicted(files, returns):
+            why = "whose shards are lost" if returns else "to make room"
+            return "evict", f"left {number} of {_count(files, 'file')} to the tier {why}"
         case _Doubted(writers):
             return "doubt", f"unfinished stripes of {_count(writers, 'writer')} found"
         case c.OpenSession():
@@ -311,9 +366,13 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
         case c.AgentDown(slot, incarnation):
             return "down", f"{slot_name(slot)} down incarnation {incarnation}"
         case c.AgentSlow(slot, incarnation, slow):
-            return "slow", f"{slot_name(slot)} " + ("is slow" if slow else "is slow no more")
+            return "slow", f"{slot_name(slot)} " + ("is slow" if slow else "is no longer slow")
+        case c.AgentEnds(slot, _, notice, left_ms):
+            known = ", which was known" if idle else ""
+            said = f"ends in {left_ms / 1000:.0f} s" if left_ms > 0 else "does not end after all"
+            return "ends", f"{slot_name(slot)} {said} ({notice}){known}"
         case c.Drain(slot, draining):
-            return "drain", f"{slot_name(slot)} " + ("drains" if draining else "drains no more")
+            return "drain", f"{slot_name(slot)} " + ("drains" if draining else "no longer drains")
         case c.Limit(bytes_max):
             return "limit", f"the namespace may grow to {format_bytes(bytes_max)}"
         case c.IssueToken(name=name, paths=paths, writes=writes):
@@ -330,6 +389,11 @@ def _words(what: _What, result: c.Result) -> tuple[str, str]:
         case c.DetachTier():
             left = f", {_count(number, 'file')} left to forget" if number else ""
             return "tier", f"tier detached{left}"
+        case c.Close(closed):
+            return "tier", "closed: nothing is changed any more" if closed else "open again"
+        case c.Drilled(drill):
+            found = "sound" if drill.sound else f"damaged: {drill.problem}"
+            return "tier", f"tier drilled at manifest {drill.number}: {found}"
 
 
 def _words_of_policies(what: c.SetPolicy | c.RemovePolicy, *, idle: bool) -> tuple[str, str]:

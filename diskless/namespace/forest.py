@@ -1,6 +1,6 @@
 """Directories and their nodes as rows, each once however many share it, and back again.
 
-A row comes after those of all that it points to, and is known by its number. So whoever takes
+A row comes after those of all that it points to, and is known by its number. So a reader that takes
 the rows in can count for each thing who points to it as the rows come.
 """
 

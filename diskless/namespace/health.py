@@ -10,7 +10,7 @@ little, never too much.
 
 All of this follows from the agents and the live stripes. It is not replicated, and a
 restored state builds it as its stripes come in. Damage that agents report is no part of it
-and is laid over it by whoever asks (`tally`).
+and is laid over it on request (`tally`).
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 
-from diskless.model import AgentInfo, Place, ShardName, Stripe
+from diskless.model import PRIORITY_DEFAULT, AgentInfo, Place, ShardName, Stripe
 from diskless.repair import BLOCK_BITS, Condition, condition
 
 SETTLE_GROUPS = 500
@@ -73,61 +73,122 @@ def hosts_to_lose(shard_hosts: list[str], needed: int) -> int:
     return lost
 
 
-class Tally:
-    """Stripes counted by how well they are."""
+class _Class:
+    """Stripes of one parity, counted by how well they are."""
 
-    __slots__ = ("_floor", "_floor_hosts", "_spares", "_spares_hosts", "_standings", "doubts")
+    __slots__ = ("floor", "floor_hosts", "spares", "spares_hosts", "standings")
 
     def __init__(self) -> None:
-        self._standings: Counter[str] = Counter()
-        self._spares: Counter[int] = Counter()
-        self._spares_hosts: Counter[int] = Counter()
+        self.standings: Counter[str] = Counter()
+        self.spares: Counter[int] = Counter()
+        self.spares_hosts: Counter[int] = Counter()
+        self.floor = self.floor_hosts = 0
+
+    def count(self, judged: Judgement, parity_shards: int, stripes: int) -> None:
+        spare, spare_hosts = judged.spare, judged.spare_hosts
+        self.standings[
+            "lost" if spare < 0 else "healthy" if spare >= parity_shards else "degraded"
+        ] += stripes
+        self.spares[spare] += stripes
+        self.spares_hosts[spare_hosts] += stripes
+        if stripes < 0:
+            if not self.spares[spare]:
+                del self.spares[spare]
+            if not self.spares_hosts[spare_hosts]:
+                del self.spares_hosts[spare_hosts]
+
+    def copy(self) -> "_Class":
+        other = _Class()
+        other.standings = self.standings.copy()
+        other.spares = self.spares.copy()
+        other.spares_hosts = self.spares_hosts.copy()
+        other.floor, other.floor_hosts = self.floor, self.floor_hosts
+        return other
+
+    def note_floor(self) -> None:
+        self.floor = min(self.spares, default=0)
+        self.floor_hosts = min(self.spares_hosts, default=0)
+
+
+_STANDINGS = ("healthy", "degraded", "lost")
+
+
+class Tally:
+    """Stripes counted by their parity, and by how well they are."""
+
+    __slots__ = ("_classes", "doubts")
+
+    def __init__(self) -> None:
+        self._classes: dict[int, _Class] = {}
         self.doubts = 0
         """How many more agents may have been lost than some judgements know of."""
-        self._floor = self._floor_hosts = 0
 
     def count(self, judged: Judgement, parity_shards: int, stripes: int) -> None:
         """Adds so many stripes of this kind, or takes them away."""
-        spare, spare_hosts = judged.spare, judged.spare_hosts
-        self._standings[
-            "lost" if spare < 0 else "healthy" if spare >= parity_shards else "degraded"
-        ] += stripes
-        self._spares[spare] += stripes
-        self._spares_hosts[spare_hosts] += stripes
-        if stripes < 0:
-            if not self._spares[spare]:
-                del self._spares[spare]
-            if not self._spares_hosts[spare_hosts]:
-                del self._spares_hosts[spare_hosts]
+        found = self._classes.get(parity_shards)
+        if found is None:
+            found = self._classes[parity_shards] = _Class()
+        found.count(judged, parity_shards, stripes)
 
     def copy(self) -> "Tally":
         other = Tally()
-        other._standings = self._standings.copy()
-        other._spares = self._spares.copy()
-        other._spares_hosts = self._spares_hosts.copy()
+        other._classes = {parity: found.copy() for parity, found in self._classes.items()}
         other.doubts = self.doubts
-        other._floor, other._floor_hosts = self._floor, self._floor_hosts
         return other
 
     def doubt_one(self, *, afresh: bool) -> None:
         """One more agent is lost, and which stripes are worse off is not known yet: each by
         one shard, and so by one host, at most. `afresh` if all were judged before."""
         if afresh or not self.doubts:
-            self._floor = min(self._spares, default=0)
-            self._floor_hosts = min(self._spares_hosts, default=0)
+            for found in self._classes.values():
+                found.note_floor()
         self.doubts += 1
 
     @property
+    def classes(self) -> list[int]:
+        """The parities that there are stripes of, the highest first."""
+        found = (parity for parity, one in self._classes.items() if one.spares)
+        return sorted(found, reverse=True)
+
+    @property
     def standings(self) -> dict[str, int]:
-        known = {name: self._standings[name] for name in ("healthy", "degraded", "lost")}
+        known = dict.fromkeys(_STANDINGS, 0)
+        for found in self._classes.values():
+            for name in _STANDINGS:
+                known[name] += found.standings[name]
+        return {"total": sum(known.values())} | known
+
+    def standings_of(self, parity_shards: int) -> dict[str, int]:
+        found = self._classes[parity_shards].standings
+        known = {name: found[name] for name in _STANDINGS}
         return {"total": sum(known.values())} | known
 
     def margin(self, parity_shards: int) -> int:
-        """How many agents may be lost before a stripe is: at least so many."""
-        return self._least(self._spares, self._floor, parity_shards)
+        """How many agents may be lost before a stripe of so much parity, or of more, is: at
+        least so many. Stripes of less are a class of their own."""
+        return min(
+            (self._least(one.spares, one.floor, parity_shards) for one in self._of(parity_shards)),
+            default=parity_shards,
+        )
 
     def margin_hosts(self, parity_shards: int) -> int:
-        return self._least(self._spares_hosts, self._floor_hosts, parity_shards)
+        return min(
+            (
+                self._least(one.spares_hosts, one.floor_hosts, parity_shards)
+                for one in self._of(parity_shards)
+            ),
+            default=parity_shards,
+        )
+
+    def margin_of(self, parity_shards: int) -> int:
+        """The same, of the stripes of exactly so much parity."""
+        found = self._classes[parity_shards]
+        return self._least(found.spares, found.floor, parity_shards)
+
+    def _of(self, parity_shards: int) -> list[_Class]:
+        return [
+            one for parity, one in self._classes.items() if parity >= parity_shards and one.spares
+        ]
 
     def _least(self, spares: Counter[int], floor: int, parity_shards: int) -> int:
         least = min(spares, default=parity_shards)
@@ -144,15 +205,16 @@ class Group(Struct, eq=False, gc=False):
     sample: Stripe
     """A stripe without a name, so that no damage is known of it."""
     judged: Judgement
+    priority: int = PRIORITY_DEFAULT
     stripes: int = 0
     payload_bytes: int = 0
     blocks: dict[int, dict[int, str]] = field(default_factory=dict)
 
 
-def _key(stripe: Stripe) -> _Key:
+def _key(stripe: Stripe, priority: int) -> _Key:
     """The same for stripes of one shape on the same lives of agents, in whatever order."""
     where = [place.slot << INCARNATION_BITS | place.incarnation for place in stripe.places]
-    return (stripe.data_shards, stripe.parity_shards, *sorted(where))
+    return (priority, stripe.data_shards, stripe.parity_shards, *sorted(where))
 
 
 class Health:
@@ -168,24 +230,24 @@ class Health:
         self.stale: dict[Group, None] = {}  # what `settle` has yet to judge
         self._tally = Tally()
         self._last_id = 0
-        self.shards_placed: Counter[int] = Counter()
-        """Shards of live stripes that each slot should have, or should have had."""
         self.shards_at: Counter[Place] = Counter()
-        """The same, by the life of the slot that they were stored in."""
+        """Shards of live stripes, by the life of the slot that they were stored in."""
+        self.bytes_placed: Counter[int] = Counter()
+        """The bytes of these shards, by slot."""
 
     # -- changes ----------------------------------------------------------------
 
-    def enter(self, stripe: Stripe, number: int) -> int:
+    def enter(self, stripe: Stripe, number: int, priority: int = PRIORITY_DEFAULT) -> int:
         """A stripe is live now, or lies elsewhere; returns the id of its group.
 
         Numbers say which of two stripes was defined first.
         """
-        key = _key(stripe)
+        key = _key(stripe, priority)
         group = self._groups.get(key)
         if group is None:
-            group = self._add_group(key, stripe)
+            group = self._add_group(key, stripe, priority)
         group.blocks.setdefault(number >> BLOCK_BITS, {})[number] = stripe.id
-        self._weigh(group, 1, stripe.payload_bytes)
+        self._weigh(group, 1, stripe)
         return group.id
 
     def leave(self, id_: int, stripe: Stripe, number: int) -> None:
@@ -195,7 +257,7 @@ class Health:
         del block[number]
         if not block:
             del group.blocks[number >> BLOCK_BITS]
-        self._weigh(group, -1, -stripe.payload_bytes)
+        self._weigh(group, -1, stripe)
         if not group.stripes:
             self._drop_group(group)
 
@@ -220,23 +282,24 @@ class Health:
             self._tally.doubts = 0
         return not stale
 
-    def _weigh(self, group: Group, stripes: int, payload_bytes: int) -> None:
+    def _weigh(self, group: Group, stripes: int, stripe: Stripe) -> None:
         group.stripes += stripes
-        group.payload_bytes += payload_bytes
+        group.payload_bytes += stripes * stripe.payload_bytes
+        shard_bytes = stripes * stripe.shard_bytes
         self._tally.count(group.judged, group.sample.parity_shards, stripes)
-        placed, at = self.shards_placed, self.shards_at
+        at, bytes_placed = self.shards_at, self.bytes_placed
         for place in group.sample.places:
-            placed[place.slot] += stripes
             at[place] += stripes
+            bytes_placed[place.slot] += shard_bytes
         if stripes < 0:
             for place in group.sample.places:
                 if not at[place]:
                     del at[place]
 
-    def _add_group(self, key: _Key, like: Stripe) -> Group:
+    def _add_group(self, key: _Key, like: Stripe, priority: int) -> Group:
         self._last_id += 1
         sample = Stripe("", like.data_shards, like.parity_shards, 0, like.places)
-        group = Group(self._last_id, key, sample, judge(sample, self._agents))
+        group = Group(self._last_id, key, sample, judge(sample, self._agents), priority)
         self._groups[key] = self._by_id[group.id] = group
         for place in like.places:
             self._on.setdefault(place.slot, {})[group] = None
@@ -286,9 +349,22 @@ class Health:
         it matters, that have several shards on a host."""
         yield list(self._unsound)
         for width in [width for width in self._by_width if width < data_shards]:
-            yield list(self._by_width[width])
+            # Those without parity are as wide as they are meant to be.
+            yield [group for group in self._by_width[width] if group.sample.parity_shards]
         if shares_hosts:
             yield list(self._doubled)
+
+    @property
+    def shards_placed(self) -> Counter[int]:
+        """Shards of live stripes that each slot should have, or should have had."""
+        placed: Counter[int] = Counter()
+        for place, shards in self.shards_at.items():
+            placed[place.slot] += shards
+        return placed
+
+    def groups_on(self, slot: int) -> list[Group]:
+        """Those that have, or had, a shard on an agent."""
+        return list(self._on.get(slot, ()))
 
     def stripes_on(self, slot: int) -> Iterator[str]:
         """The live stripes that have, or had, a shard on an agent."""

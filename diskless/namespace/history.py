@@ -29,8 +29,12 @@ from diskless.namespace.weights import snapshot_bytes
 SNAPSHOTS_MAX = 16_384
 """In all: so many are taken off the table in one step when what they are of is deleted."""
 NAME_CHARS_MAX = 255
+HELD_PATHS_MAX = 2048
+"""Paths whose sums over snapshots are remembered: no fewer than may have policies."""
 NAMED_MAX = 3
 """Snapshots that an error names."""
+BY_POLICY = "history-"
+"""How those are named that a leader takes by policy."""
 _LATEST_S = 253_402_300_799
 """The end of the year 9999, the last that has a date."""
 
@@ -50,6 +54,10 @@ class Snapshot(Struct, eq=False, gc=False):
     def bytes_used(self) -> int:
         return snapshot_bytes(self.path, self.name, self.cut)
 
+    @property
+    def by_policy(self) -> bool:
+        return self.name.startswith(BY_POLICY) and not self.cut
+
 
 class History:
     def __init__(self) -> None:
@@ -58,6 +66,7 @@ class History:
         self._by_path: dict[str, dict[str, Snapshot]] = {}
         self._paths: list[str] = []  # sorted
         self._cuts: dict[str, dict[int, None]] = {}
+        self._held: dict[str, int] = {}  # by paths that were asked about
         self.last = 0
         """The number of the newest that there ever was."""
 
@@ -106,6 +115,28 @@ class History:
                 return
             if other != path:
                 yield from self._by_path[other].values()
+
+    def bytes_held(self, path: str) -> int:
+        """What the snapshots of a directory, and of those below it, show, each in full. Counted
+        once for each path, by going through them; kept up to date from then on."""
+        if not self.by_id:
+            return 0
+        held = self._held.get(path)
+        if held is None:
+            if len(self._held) >= HELD_PATHS_MAX:
+                self._held.clear()
+            held = self._held[path] = sum(one.root.bytes for one in self.at_or_below(path))
+        return held
+
+    def count_again(self) -> None:
+        """Snapshots show less than they did."""
+        self._held.clear()
+
+    def _note_held(self, snapshot: Snapshot, sign: int) -> None:
+        if self._held:
+            for path in {snapshot.path, *paths.above([snapshot.path]), paths.ROOT}:
+                if path in self._held:
+                    self._held[path] += sign * snapshot.root.bytes
 
     def check_none(self, path: str, *, verb: str) -> None:
         """Raises HasSnapshots for a directory that has some, or has some below it."""
@@ -180,6 +211,7 @@ class History:
         """As `add`, for the next one of a copy of the table."""
         self.by_id[snapshot.id] = snapshot
         self.bytes_used += snapshot.bytes_used
+        self._note_held(snapshot, 1)
         if snapshot.path not in self._by_path:
             self._by_path[snapshot.path] = {}
             insort(self._paths, snapshot.path)
@@ -198,6 +230,7 @@ class History:
         """Its root, of which the table's reference is the caller's from now on."""
         del self.by_id[snapshot.id]
         self.bytes_used -= snapshot.bytes_used
+        self._note_held(snapshot, -1)
         known = self._by_path[snapshot.path]
         del known[snapshot.name]
         if not known:
@@ -221,8 +254,12 @@ def check_name(name: str) -> None:
 
 def name_of(time_ms: int) -> str:
     """The name that a snapshot gets if nobody chose one, as HDFS does."""
-    when = datetime.fromtimestamp(min(max(time_ms, 0) // 1000, _LATEST_S), UTC)
-    return f"s{when:%Y%m%d-%H%M%S}.{time_ms % 1000:03}"
+    return f"s{as_utc(time_ms):%Y%m%d-%H%M%S}.{time_ms % 1000:03}"
+
+
+def as_utc(time_ms: int) -> datetime:
+    """The same on every voter, whatever its time zone, and for whatever a clock has said."""
+    return datetime.fromtimestamp(min(max(time_ms, 0) // 1000, _LATEST_S), UTC)
 
 
 def _dated(snapshot: Snapshot) -> Directory:

@@ -53,6 +53,8 @@ What = (
     | c.DeleteSnapshots
     | c.Clone
     | c.Rollback
+    | c.Prune
+    | c.Replace
     | c.IssueToken
     | c.RevokeToken
     | c.SetPolicy
@@ -140,5 +142,7 @@ def _stripped(state: "NamespaceState", change: Change, done: c.Done) -> What:
             return replace(change, who="")
         case Written() | TokensForgotten():
             return change
+        case c.Replace():
+            return replace(change, session=0, sequence=0, checked=False)
         case _:
             return replace(change, session=0, sequence=0)

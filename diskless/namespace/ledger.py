@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diskless.errors import NotFound, UploadLost
-from diskless.model import Extent, HeldShard, Place, Stripe, StripeId
+from diskless.model import PRIORITY_DEFAULT, Extent, HeldShard, Place, Stripe, StripeId
 from diskless.namespace.health import Health
 from diskless.namespace.sparse import NOWHERE, Sparse, bucket_of
 
@@ -44,6 +44,7 @@ class Entry(Struct, eq=False, gc=False):
     """Where `Health` has it, while it is live."""
     bucket: int = NOWHERE
     """Where `Sparse` has it."""
+    priority: int = PRIORITY_DEFAULT
 
 
 class Ledger:
@@ -60,6 +61,7 @@ class Ledger:
         self.live_bytes = 0
         self.payload_bytes = 0  # of stripes that are not freed
         self.stored_bytes = 0  # shards of all stripes, freed ones too
+        self.freed_bytes = 0  # shards of those that are freed
         self._last_number = 0
 
     def check_new(self, stripe: Stripe) -> None:
@@ -67,33 +69,52 @@ class Ledger:
         if self._is_over(stripe.id):
             raise UploadLost(f"stripe {stripe.id} was given up as unfinished: write it again")
 
-    def define(self, stripe: Stripe) -> None:
-        """Adds a stripe; `add` must follow. Defining it again changes nothing."""
+    def define(self, stripe: Stripe, priority: int = PRIORITY_DEFAULT) -> None:
+        """Adds a stripe; `add` must follow. Defining it again changes nothing, but that it has
+        the highest priority of all files that came to lie in it."""
         if stripe.id not in self.entries:
-            self._enter(self._new_entry(stripe))
+            self._enter(self._new_entry(stripe, priority))
             self.payload_bytes += stripe.payload_bytes
             self.stored_bytes += stored_bytes(stripe)
+        else:
+            self.prefer(stripe.id, priority)
+
+    def prefer(self, id_: str, priority: int) -> None:
+        """A stripe has at least this priority from now on."""
+        entry = self.entries[id_]
+        if priority <= entry.priority:
+            return
+        if id_ in self.freed_ms:
+            entry.priority = priority
+        else:
+            self._leave(entry)
+            entry.priority = priority
+            self._enter(entry)
 
     def restore(
-        self, stripe: Stripe, live_bytes: int, files: Iterable[tuple[int, int]] = ()
+        self,
+        stripe: Stripe,
+        live_bytes: int,
+        files: Iterable[tuple[int, int]] = (),
+        priority: int = PRIORITY_DEFAULT,
     ) -> None:
         """Adds the next stripe of a snapshot; its sums come with the snapshot's."""
-        entry = self._new_entry(stripe)
+        entry = self._new_entry(stripe, priority)
         entry.live_bytes = live_bytes
         entry.files.update(files)
         if live_bytes:
             self._enter(entry)
             self._note_dead_bytes(entry)
 
-    def _new_entry(self, stripe: Stripe) -> Entry:
+    def _new_entry(self, stripe: Stripe, priority: int) -> Entry:
         self._last_number += 1
-        entry = self.entries[stripe.id] = Entry(stripe, self._last_number)
+        entry = self.entries[stripe.id] = Entry(stripe, self._last_number, priority=priority)
         self.places += len(stripe.places)
         return entry
 
     def _enter(self, entry: Entry) -> None:
         """Tells the indices of a live stripe; `_leave` undoes it."""
-        entry.group = self.health.enter(entry.stripe, entry.number)
+        entry.group = self.health.enter(entry.stripe, entry.number, entry.priority)
         self.partly_dead.add(entry.bucket, entry.group, entry.stripe.id)
 
     def _leave(self, entry: Entry) -> None:
@@ -106,6 +127,7 @@ class Ledger:
             if self.freed_ms.pop(extent.stripe, None) is not None:
                 # An earlier put of the same command used it and has been replaced.
                 self.payload_bytes += entry.stripe.payload_bytes
+                self.freed_bytes -= stored_bytes(entry.stripe)
                 self._enter(entry)
             entry.files[file] = entry.files.get(file, 0) + extent.length
             entry.live_bytes += extent.length
@@ -147,6 +169,7 @@ class Ledger:
         self._leave(entry)
         entry.bucket = NOWHERE
         self.payload_bytes -= entry.stripe.payload_bytes
+        self.freed_bytes += stored_bytes(entry.stripe)
 
     def reap(self, stripes: Iterable[str]) -> None:
         """Forgets stripes that are freed; others of the list are left as they are.
@@ -160,6 +183,7 @@ class Ledger:
             stripe = self.entries.pop(id_).stripe
             self.places -= len(stripe.places)
             self.stored_bytes -= stored_bytes(stripe)
+            self.freed_bytes -= stored_bytes(stripe)
             who = StripeId.parse(id_)
             if not self._is_over(id_):
                 self.reaped.setdefault((who.slot, who.incarnation), set()).add(who.counter)
@@ -212,8 +236,12 @@ class Ledger:
     def get(self, id_: str) -> Stripe:
         entry = self.entries.get(id_)
         if entry is None:
-            raise NotFound(f"stripe {id_}: its bytes were deleted or replaced and have been freed")
+            raise self.gone(id_)
         return entry.stripe
+
+    @staticmethod
+    def gone(id_: str) -> NotFound:
+        return NotFound(f"stripe {id_}: its bytes were deleted or replaced and have been freed")
 
     def verdict(self, shard: HeldShard, at: Place) -> Verdict:
         """On a shard that lies at `at`."""
@@ -229,5 +257,4 @@ class Ledger:
 
 def stored_bytes(stripe: Stripe) -> int:
     """Bytes of all the stripe's shards, up to rounding."""
-    shard = -(-stripe.payload_bytes // stripe.data_shards)
-    return shard * (stripe.data_shards + stripe.parity_shards)
+    return stripe.shard_bytes * (stripe.data_shards + stripe.parity_shards)

@@ -27,7 +27,8 @@ _LATEST_OP = 2**63 - 1
 
 class Events(Struct, frozen=True, tag=True, array_like=True):
     """The newest commands after an op, in words, that `who` asked for and that concern `path`,
-    since a time; from `before` on, where an earlier page ended. Answered by the leader's agent.
+    of some kinds, since a time; from `before` on, where an earlier page ended. Answered by the
+    leader's agent.
 
     What is empty or 0 does not matter. Refused attempts are no commands, and left out."""
 
@@ -40,12 +41,14 @@ class Events(Struct, frozen=True, tag=True, array_like=True):
     within: tuple[str, ...] = ()
     """If there are any, only events that are about these paths, or below them, and nothing
     else."""
+    kinds: tuple[str, ...] = ()
 
     def wants(self, event: Event) -> bool:
         return (
             event.op > self.after_op
             and event.time_ms >= self.since_ms
             and (not self.who or event.who == self.who)
+            and (not self.kinds or event.kind in self.kinds)
             and (not self.path or event.concerns(self.path))
             and event.kind != "refused"
             and (not self.within or self._is_within(event))
@@ -66,7 +69,9 @@ class EventsFound(Struct, frozen=True, array_like=True):
     events: list[Event]
     """The oldest first."""
     before: str
-    """Where to go on; "" if there is nothing more."""
+    """Where to continue; "" if there is nothing more."""
+    oldest_ms: int = 0
+    """The time of the oldest that was looked at, wanted or not; 0 if there was none."""
 
 
 class Place(Struct, frozen=True):
@@ -111,6 +116,7 @@ class Look:
         self._found: list[Event] = []
         self._room = min(max(query.limit, 0), PAGE_EVENTS_MAX)
         self._bytes_left = PAGE_BYTES_MAX
+        self._oldest_ms = 0
         self._op, self._count, self._seen = self.begin.op, self.begin.count, 0
 
     def place(self, *, slot: int = -1, file: int = 0, offset: int = 0) -> Place:
@@ -145,11 +151,12 @@ class Look:
             self._room -= 1
             self._bytes_left -= size
             self._found.append(event)
+        self._oldest_ms = event.time_ms
         if event.kind not in LOCAL_KINDS:
             self._count = self._count + 1 if event.op == self._op else 1
             self._op, self._seen = event.op, self._count
 
     def result(self, *, place: Place | None) -> EventsFound:
-        """The page; `place` is where to go on, if there may be more."""
+        """The page; `place` is where to continue, if there may be more."""
         more = place is not None and not self._over
-        return EventsFound(self._found[::-1], str(place) if more else "")
+        return EventsFound(self._found[::-1], str(place) if more else "", self._oldest_ms)

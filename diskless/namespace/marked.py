@@ -1,4 +1,4 @@
-"""One moment of the namespace, held while it goes on: what a whole picture is walked from.
+"""One moment of the namespace, held while it changes: what a whole picture is walked from.
 
 A mark is one reference more to the tree's root, which keeps all below it as it was; and of the
 tables, what the rows were that have changed since. So to set it costs the same whatever there

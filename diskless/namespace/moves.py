@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from diskless.model import Extent, FileRecord, Stripe
 from diskless.namespace import commands as c
+from diskless.namespace import grading
 from diskless.namespace.content import Offered, lies_in
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def relocate(state: "NamespaceState", command: c.Relocate) -> c.Done:
         # In this order, so that a stripe that keeps some of the bytes stays alive.
         state.hold(file, offered)
         state.let_go([old], moved=True)
+        if grading.is_thin(state, file.record):
+            state.thin[file.record.id] = None
         moved += 1
     return c.Done(moved, changed=moved > 0)
 

@@ -39,9 +39,9 @@ class Paged(MutableMapping[int, T]):
         page = self._pages.get(key >> PAGE_BITS)
         if page is None:
             page = self._pages[key >> PAGE_BITS] = {}
-        before = len(page)
+        if key not in page:
+            self._size += 1
         page[key] = value
-        self._size += len(page) - before
 
     def __delitem__(self, key: int) -> None:
         page = self._pages[key >> PAGE_BITS]

@@ -14,10 +14,10 @@ from diskless.errors import (
     PathIsFile,
 )
 from diskless.namespace import commands as c
+from diskless.namespace import grading, quotas, swaps, weights
 from diskless.namespace import history as h
-from diskless.namespace import weights
 from diskless.namespace.history import Snapshot
-from diskless.namespace.tree import Directory, File, Node
+from diskless.namespace.tree import Directory, File, Node, size_of
 
 if TYPE_CHECKING:
     from diskless.namespace.state import NamespaceState
@@ -41,6 +41,10 @@ def run(state: "NamespaceState", command: c.Past) -> c.Done:
             return clone(state, command)
         case c.Rollback():
             return rollback(state, command)
+        case c.Prune():
+            return swaps.prune(state, command)
+        case c.Replace():
+            return swaps.replace(state, command)
 
 
 def create(state: "NamespaceState", command: c.CreateSnapshot) -> c.Done:
@@ -60,6 +64,7 @@ def create(state: "NamespaceState", command: c.CreateSnapshot) -> c.Done:
     history.check_count(len(chosen))
     growth = sum(weights.snapshot_bytes(path, name, cut) for path in chosen)
     state.check_room(growth, chosen[0])
+    quotas.check(state, ((path, root.bytes) for path, root in zip(chosen, roots, strict=True)))
     first = history.last + 1
     for path, root in zip(chosen, roots, strict=True):
         root.refs += 1
@@ -101,8 +106,12 @@ def clone(state: "NamespaceState", command: c.Clone) -> c.Done:
     _check_countable(state, [node], target)
     growth = weights.entry_bytes(parts[-1]) + state.tree.copy_bytes(parts, set())
     state.check_room(growth, target)
+    quotas.check(state, [(target, size_of(node))])
+    grading.check_move(state, node, source, target)
     node.refs += 1
     state.tree.attach(target, node, now_ms=state.clock_ms)
+    grading.moved(state, node, source, target)
+    state.temporaries.cloned(target, command.session)
     return c.Done()
 
 
@@ -113,6 +122,9 @@ def rollback(state: "NamespaceState", command: c.Rollback) -> c.Done:
         found = history.of_cut(command.name)
     else:
         found = [history.get(command.path, command.name)]
+    if command.guarded:
+        for snapshot in found:
+            state.leases.check_free(state, snapshot.path)
     before = [_check_place(state, snapshot) for snapshot in found]
     places = [one.path for one in found]
     name = history.free_name(f"before-{command.name}", places, cut=command.cut)
@@ -120,6 +132,7 @@ def rollback(state: "NamespaceState", command: c.Rollback) -> c.Done:
     _check_countable(state, [one.root for one in found], places[0])
     cut = name if command.cut else ""
     state.check_room(_growth_of_rollback(state, found, name, cut), places[0])
+    quotas.check(state, ((one.path, one.root.bytes) for one in found))
     first = history.last + 1
     kept = sum(node is not None for node in before)
     for snapshot in found:

@@ -2,7 +2,7 @@
 
 It is what a whole manifest of the tier holds: the tree and the snapshots, of each file what it
 takes to know it (never its bytes or where they lie), policies, tokens and counters; no agents,
-stripes or sessions. It is walked while the state goes on: nothing that the mark holds changes.
+stripes or sessions. It is walked while the state changes: nothing that the mark holds changes.
 The chunks lie in tiers for years: sections may be added, and rows of one never change.
 A chunk is [section, rows].
 """

@@ -1,12 +1,16 @@
 """The table of policies: what was asked for by path.
 
-The table is replaced with every change and never changed itself, so whoever holds it holds
+The table is replaced with every change and never changed itself, so a reference to it is
 what was asked for at one moment.
 """
 
 from collections.abc import Iterable, Iterator
 
+import msgspec
+from xxhash import xxh3_64_intdigest
+
 from diskless import paths, policy
+from diskless.config import parse_bytes
 from diskless.errors import CapacityExceeded
 from diskless.namespace.weights import policy_bytes
 from diskless.policy import Effective
@@ -19,6 +23,13 @@ class Policies:
     def __init__(self) -> None:
         self.table: dict[str, dict[str, str]] = {}
         self.bytes_used = 0
+        self.grades = policy.NO_GRADES
+        self.grades_mark = 0
+        """Of the grades as they are: the same for the same ones; 0 for none."""
+        self.quotas: dict[str, int] = {}
+        """In bytes, by path."""
+        self.barriers = False
+        """Whether any path asks for `barrier`."""
 
     def __len__(self) -> int:
         return len(self.table)
@@ -39,6 +50,10 @@ class Policies:
     def first_with(self, key: str, value: str) -> str:
         """Some path that asks for it; empty if none does."""
         return next((path for path, own in self.table.items() if own.get(key) == value), "")
+
+    def all_with(self, key: str, value: str) -> list[str]:
+        """All of them: at most `POLICIES_MAX`."""
+        return [path for path, own in self.table.items() if own.get(key) == value]
 
     def below(self, path: str, key: str) -> Iterator[str]:
         """What paths below this one ask for."""
@@ -87,11 +102,24 @@ class Policies:
     def _replace(self, table: dict[str, dict[str, str]]) -> None:
         self.table = table
         self.bytes_used = sum(policy_bytes(path, own) for path, own in table.items())
+        self.quotas = {
+            path: parse_bytes(own[policy.QUOTA])
+            for path, own in table.items()
+            if policy.QUOTA in own
+        }
+        grades = policy.Grades.of(table)
+        if grades.rows != self.grades.rows:
+            self.grades, self.grades_mark = grades, mark_of(grades)
+        self.barriers = bool(self.first_with(policy.DURABILITY, policy.BARRIER))
 
 
 def asks_for_memory(table: policy.Table, *, default: str) -> bool:
     asked = (own.get(policy.DURABILITY) for own in table.values())
     return default == policy.MEMORY or policy.MEMORY in asked
+
+
+def mark_of(grades: policy.Grades) -> int:
+    return xxh3_64_intdigest(msgspec.msgpack.encode(sorted(grades.rows))) if grades else 0
 
 
 def rows_of(table: policy.Table) -> list[tuple[str, str, str]]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def run(state: "NamespaceState", command: c.Registry) -> c.Done:
+    state.tier.check_open()
     if isinstance(command, c.IssueToken | c.RevokeToken):
         forgotten = state.tokens.forget(now_ms=state.clock_ms)
         if forgotten and state.tier.attached:
@@ -50,11 +51,14 @@ def set_policy(state: "NamespaceState", command: c.SetPolicy) -> c.Done:
     path, key, value = command.path, command.key, command.value
     policy.check(key, value)
     state.policies.check_new(path)
-    if value == policy.SYNC and not state.tier.attached:
+    if policy.needs_a_tier(key, value) and not state.tier.attached:
         raise BadRequest(
             f"{path}: {key}={value} needs a durable tier and none is attached: start the "
             "cluster with --tier URI"
         )
+    k = state.parity_shards
+    if key == policy.PARITY and k and int(value) > k and not state.trusts:
+        raise BadRequest(f"{path}: {key}={value} is more than the cluster's k, which is {k}")
     if path not in state.policies.table:
         state.check_room(policy_bytes(path, {key: value}), path)
     return c.Done(changed=state.policies.set(path, key, value))

@@ -10,14 +10,14 @@ from typing import Any
 from diskless.errors import DisklessError
 from diskless.model import FileRecord, TierOptions
 from diskless.namespace import commands as c
-from diskless.namespace import edits, past, registry
+from diskless.namespace import edits, grading, past, registry
 from diskless.namespace.btree import Leaf, in_order
 from diskless.namespace.journal import Entry, TokensForgotten, What, Written
 from diskless.namespace.sessions import EPOCH_SESSION_BITS
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.tree import Directory, File, Tree
 
-SWEEP_ENTRIES = 1000
+SWEEP_ENTRIES = 800
 """Of what deletes left, taken apart with each entry."""
 EPOCH_FILE_BITS = 40
 """Where the epoch is in the ids of files; `sessions` says where in the numbers of sessions."""
@@ -35,6 +35,7 @@ class Replayer:
         """`state` is empty, or was filled by `picture.Painter`."""
         self.state = state
         state.tier.attached = True
+        state.trusts = True
 
     def apply(self, entry: Entry) -> None:
         """Raises Diverged; the state is of no use then."""
@@ -96,6 +97,7 @@ def drop_missing(state: NamespaceState) -> int:
         view = Tree.over(snapshot.root, state.tree.counts)
         gone += _drop_below(state, view, missing, whole)
         snapshot.root = view.root
+    state.history.count_again()
     while state.doomed:
         state.sweep(SWEEP_ENTRIES)
     return gone
@@ -164,6 +166,8 @@ def found(
     """
     tier = state.tier
     dropped = drop_missing(state)
+    grading.grade_all(state)
+    state.trusts = False
     tier.attached, tier.uri, tier.epoch, tier.number = True, uri, epoch, number
     tier.options = options
     tier.horizon_change, tier.horizon_time_ms = tier.change, state.clock_ms

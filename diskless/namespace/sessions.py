@@ -21,11 +21,13 @@ from diskless.namespace.commands import (
     CreateSnapshot,
     Delete,
     Done,
+    KeepLeases,
     Mkdirs,
     Past,
     Put,
     Refused,
     Rename,
+    Replace,
     Result,
     Rollback,
 )
@@ -34,7 +36,7 @@ from diskless.namespace.weights import ANSWER_BYTES, REFUSAL_BYTES, SESSION_BYTE
 ANSWERS_PER_SESSION = 512
 """More than a client has in flight."""
 SESSION_IDLE_S = 3600
-"""Its client, if it is still there, opens another one and goes on."""
+"""Its client, if it is still there, opens another one and continues."""
 EXPIRE_AT_ONCE_MAX = 8
 """Sessions that the opening of one may end, so that no command takes long."""
 EPOCH_SESSION_BITS = 48
@@ -42,7 +44,7 @@ EPOCH_SESSION_BITS = 48
 EXPIRE_EVERY = 64
 """So many of a session's requests lie between two looks for others that have grown old."""
 
-Mutation = Put | Mkdirs | Rename | Delete | Past
+Mutation = Put | Mkdirs | Rename | Delete | Past | KeepLeases
 
 _NOT_RUN = -1
 
@@ -51,12 +53,19 @@ class _Session:
     """A client's answers. Row `n` of `_row` is that of sequence `_first + n`: what the
     answer's number and `changed` make together, or _NOT_RUN; then its time."""
 
-    __slots__ = ("_first", "_row", "newest", "refusals", "used_ms", "who")
+    __slots__ = ("_first", "_row", "application", "newest", "refusals", "used_ms", "who")
 
     def __init__(
-        self, used_ms: int, newest: int = 0, first: int = 0, rows: int = 0, who: str = ""
+        self,
+        used_ms: int,
+        newest: int = 0,
+        first: int = 0,
+        rows: int = 0,
+        who: str = "",
+        application: str = "",
     ) -> None:
         self.who = sys.intern(who)  # A principal has many sessions.
+        self.application = sys.intern(application)
         self.newest = newest
         self.used_ms = used_ms
         self.refusals: dict[int, str] | None = None  # their reasons, by sequence
@@ -67,13 +76,15 @@ class _Session:
     def bytes_used(self) -> int:
         refusals = len(self.refusals) if self.refusals else 0
         rows = ANSWER_BYTES * (len(self._row) >> 1)
-        return SESSION_BYTES + len(self.who) + rows + REFUSAL_BYTES * refusals
+        own = len(self.who) + len(self.application)
+        return SESSION_BYTES + own + rows + REFUSAL_BYTES * refusals
 
     @property
-    def bare(self) -> tuple[int, int, int, int, str]:
+    def bare(self) -> tuple[int, int, int, int, str, str]:
         """The session without its answers, as it is made again: what it weighs is part of the
         state, so its rows must be as many, also those of numbers that never came."""
-        return self.used_ms, self.newest, self._first, len(self._row) >> 1, self.who
+        rows = len(self._row) >> 1
+        return self.used_ms, self.newest, self._first, rows, self.who, self.application
 
     def get(self, sequence: int) -> Result | None:
         """The answer; a refusal has its reason, and no message any more."""
@@ -157,15 +168,25 @@ class Sessions:
         known = self._sessions.get(session)
         return "" if known is None else known.who
 
+    def application(self, session: int) -> str:
+        """To which application a session belongs; "" if to none."""
+        known = self._sessions.get(session)
+        return "" if known is None else known.application
+
+    def is_over(self, session: int, *, elapsed_ms: int) -> bool:
+        """Whether it has expired, or would if somebody looked."""
+        known = self._sessions.get(session)
+        return known is None or known.used_ms <= elapsed_ms - 1000 * SESSION_IDLE_S
+
     def begin(self, number: int) -> None:
         """Those to come have greater numbers than this one."""
         self._last = max(self._last, number)
 
-    def open(self, who: str = "", *, elapsed_ms: int) -> int:
+    def open(self, who: str = "", application: str = "", *, elapsed_ms: int) -> int:
         """A new session's number; `who` is the principal's name."""
         self._expire(elapsed_ms, limit=EXPIRE_AT_ONCE_MAX)
         self._last += 1
-        self.add(self._last, _Session(elapsed_ms, who=who))
+        self.add(self._last, _Session(elapsed_ms, who=who, application=application))
         return self._last
 
     def add(self, number: int, session: _Session) -> None:
@@ -213,6 +234,7 @@ _BEFORE = {
     "PathIsFile": "is a file, or below one",
     "DirectoryNotEmpty": "is a directory with entries",
     "HasSnapshots": "has snapshots, or has some below it",
+    "CheckpointInUse": "is a checkpoint that somebody else writes to, or has changed meanwhile",
     "CapacityExceeded": "found no room: delete files, or start the cluster with more --memory",
 }
 
@@ -226,6 +248,10 @@ def refused_before(reason: str, command: Mutation) -> Refused:
         what = f"{command.source} or {command.target}"
     elif isinstance(command, CreateSnapshot):
         what = f"{' or '.join(command.paths[:2]) or 'nothing'} or its snapshot"
+    elif isinstance(command, Replace):
+        what = " or ".join(swap.path for swap in command.swaps[:2]) or "nothing"
+    elif isinstance(command, KeepLeases):
+        what = "leases"
     elif isinstance(command, Rollback) and command.cut:
         what = f"the cut {command.name!r}, or one of its directories,"
     else:

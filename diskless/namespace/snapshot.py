@@ -7,17 +7,27 @@ goes once.
 A chunk is [section, rows]; sections come in the order of `_SECTIONS`.
 """
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from diskless.model import AgentInfo, FileRecord, Stripe, TierOptions
+from diskless.model import (
+    PRIORITY_DEFAULT,
+    AgentInfo,
+    DrillStatus,
+    FileRecord,
+    Stripe,
+    TierOptions,
+)
 from diskless.namespace import commands as c
 from diskless.namespace import forest, marked
 from diskless.namespace.doomed import Job
 from diskless.namespace.history import Snapshot
+from diskless.namespace.leases import Lease
+from diskless.namespace.ledger import stored_bytes
 from diskless.namespace.marked import Marked
 from diskless.namespace.policies import rows_of
 from diskless.namespace.sessions import _Session
@@ -25,6 +35,7 @@ from diskless.namespace.state import NamespaceState
 from diskless.namespace.tier import Segment
 from diskless.namespace.tokens import Token
 from diskless.namespace.tree import File
+from diskless.policy import parity_of, priority_of
 
 CHUNK_ROWS_MAX = 1000
 CHUNK_BYTES_MAX = 128 * 1024
@@ -37,7 +48,8 @@ _Doomed = list[tuple[int, list[int]]]  # files left, numbers of what is pending
 _KeptRow = tuple[int, str, str, int, int, int, str, int]
 _Kept = list[_KeptRow]
 """Of each snapshot: id, path, name, number of its root, time, op, cut, size of the cut."""
-_SessionRow = tuple[int, int, int, int, int, str]
+_SessionRow = tuple[int, int, int, int, int, str, str]
+_LeaseRow = tuple[str, str, int, int]
 _Answers = list[tuple[int, int, c.Result]]  # session, sequence, answer
 _SECTIONS: dict[str, Any] = {
     "counters": list[Any],
@@ -56,12 +68,16 @@ _SECTIONS: dict[str, Any] = {
     "reaped": list[tuple[int, int, int]],
     "sessions": list[_SessionRow],
     "answers": _Answers,
+    "leases": list[_LeaseRow],
     "tokens": list[tuple[Token]],
     "policies": list[tuple[str, str, str]],
     "tier": list[Any],
+    "drill": list[tuple[DrillStatus]],
     "segments": list[tuple[int, Segment]],
     "places": list[tuple[int, bytes]],
     "cold": list[tuple[int, int]],
+    "evicted": list[tuple[int, int]],
+    "plans": list[tuple[str, int, bool]],
     "mark": list[Any],
     "mark_policies": list[tuple[str, str, str]],
     "mark_kept": _Kept,
@@ -74,7 +90,7 @@ _CHUNK = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 
 def snapshot(state: NamespaceState) -> Iterator[bytes]:
     ledger, sessions = state.ledger, state.sessions
-    yield _encode(("counters", _counters(state)))
+    yield _encode(("counters", _read_counters(state)))
     yield from _chunks("agents", ((agent,) for agent in state.agents.values()))
     yield from _chunks(
         "boots",
@@ -115,6 +131,13 @@ def snapshot(state: NamespaceState) -> Iterator[bytes]:
         ),
     )
     yield from _chunks(
+        "leases",
+        (
+            (path, lease.application, lease.since_ms, lease.used_ms)
+            for path, lease in state.leases.by_path.items()
+        ),
+    )
+    yield from _chunks(
         "tokens", ((token,) for token in state.tokens.by_name.values()), size=_token_bytes
     )
     yield from _chunks("policies", rows_of(state.policies.table))
@@ -125,28 +148,15 @@ def snapshot(state: NamespaceState) -> Iterator[bytes]:
 
 def _tier(state: NamespaceState) -> Iterator[bytes]:
     tier = state.tier
-    yield _encode(
-        (
-            "tier",
-            [
-                tier.attached,
-                tier.uri,
-                tier.epoch,
-                tier.number,
-                tier.change,
-                tier.horizon_change,
-                tier.horizon_op,
-                tier.horizon_time_ms,
-                tier.horizon_file,
-                tier.last_segment,
-                tier.live_bytes,
-                tier.options,
-            ],
-        )
-    )
+    yield _encode(("tier", [getattr(tier, name) for name in _TIER]))
+    if tier.drill is not None:
+        yield from _chunks("drill", [(tier.drill,)])
     yield from _chunks("segments", tier.segments.items())
-    yield from _chunks("places", ((id_, tier.packed(id_)) for id_ in tier.places))
+    places = ((id_, tier.packed(id_)) for id_ in tier.places)
+    yield from _chunks("places", places, size=lambda row: 20 + len(row[1]))
     yield from _chunks("cold", tier.cold.items())
+    yield from _chunks("evicted", tier.evicted.items())
+    yield from _chunks("plans", tier.plans.rows())
 
 
 def _mark(held: Marked, numbers: Iterator[int]) -> Iterator[bytes]:
@@ -212,24 +222,49 @@ def _kept_row(one: Snapshot, number: int) -> _Row:
     return one.id, one.path, one.name, number, one.time_ms, one.op, one.cut, one.cut_size
 
 
-def _counters(state: NamespaceState) -> list[int]:
-    ledger = state.ledger
-    return [
-        state.op,
-        state.clock_ms,
-        state.elapsed_ms,
-        state.roster.lost_ms,
-        state.bytes_inline,
-        state.bytes_max,
-        state.roster.version,
-        state._last_file,
-        state.sessions._last,
-        state.history.last,
-        state.tokens.version,
-        ledger.live_bytes,
-        ledger.payload_bytes,
-        ledger.stored_bytes,
-    ]
+_COUNTERS = (
+    "op",
+    "clock_ms",
+    "elapsed_ms",
+    "roster.lost_ms",
+    "bytes_inline",
+    "bytes_max",
+    "roster.version",
+    "_last_file",
+    "sessions._last",
+    "history.last",
+    "tokens.version",
+    "ledger.live_bytes",
+    "ledger.payload_bytes",
+    "ledger.stored_bytes",
+)
+"""Numbers of the state, in the order in which a snapshot carries them."""
+_TIER = (
+    "attached",
+    "uri",
+    "epoch",
+    "number",
+    "change",
+    "horizon_change",
+    "horizon_op",
+    "horizon_time_ms",
+    "horizon_file",
+    "last_segment",
+    "live_bytes",
+    "options",
+    "closed",
+)
+"""What a snapshot carries of the tier's state, in its order."""
+
+
+def _read_counters(state: NamespaceState) -> list[int]:
+    return [attrgetter(path)(state) for path in _COUNTERS]
+
+
+def _write_counters(state: NamespaceState, values: Sequence[int]) -> None:
+    for path, value in zip(_COUNTERS, values, strict=True):
+        owner, _, name = path.rpartition(".")
+        setattr(attrgetter(owner)(state) if owner else state, name, value)
 
 
 def _record_bytes(row: _Row) -> int:
@@ -277,24 +312,7 @@ class Restorer:
         getattr(self, f"_{section}")(_DECODERS[section].decode(raw))
 
     def _counters(self, values: list[int]) -> None:
-        state = self._state
-        ledger = state.ledger
-        (
-            state.op,
-            state.clock_ms,
-            state.elapsed_ms,
-            state.roster.lost_ms,
-            state.bytes_inline,
-            state.bytes_max,
-            state.roster.version,
-            state._last_file,
-            state.sessions._last,
-            state.history.last,
-            state.tokens.version,
-            ledger.live_bytes,
-            ledger.payload_bytes,
-            ledger.stored_bytes,
-        ) = values
+        _write_counters(self._state, values)
 
     def _agents(self, rows: list[tuple[AgentInfo]]) -> None:
         for (agent,) in rows:
@@ -333,11 +351,19 @@ class Restorer:
         self._state.demotable_ms.update(rows)
 
     def _stripes(self, rows: list[tuple[Stripe, int, list[tuple[int, int]]]]) -> None:
+        state = self._state
         for stripe, live_bytes, files in rows:
-            self._state.ledger.restore(stripe, live_bytes, files)
+            grades = [state.files[id_].record.grade for id_, _ in files]
+            priority = max(map(priority_of, grades), default=PRIORITY_DEFAULT)
+            state.ledger.restore(stripe, live_bytes, files, priority)
+            for (id_, _), grade in zip(files, grades, strict=True):
+                if parity_of(grade, state.parity_shards) > stripe.parity_shards:
+                    state.thin[id_] = None
 
     def _freed(self, rows: list[tuple[str, int]]) -> None:
-        self._state.ledger.freed_ms.update(rows)
+        ledger = self._state.ledger
+        ledger.freed_ms.update(rows)
+        ledger.freed_bytes += sum(stored_bytes(ledger.entries[id_].stripe) for id_, _ in rows)
 
     def _doubted(self, rows: list[tuple[int, int, int]]) -> None:
         for slot, incarnation, since_ms in rows:
@@ -352,8 +378,13 @@ class Restorer:
             self._state.ledger.reaped.setdefault((slot, incarnation), set()).add(counter)
 
     def _sessions(self, rows: list[_SessionRow]) -> None:
-        for number, used_ms, newest, first, count, who in rows:
-            self._state.sessions.add(number, _Session(used_ms, newest, first, count, who))
+        for number, used_ms, newest, first, count, who, application in rows:
+            known = _Session(used_ms, newest, first, count, who, application)
+            self._state.sessions.add(number, known)
+
+    def _leases(self, rows: list[_LeaseRow]) -> None:
+        for path, application, since_ms, used_ms in rows:
+            self._state.leases.restore(path, Lease(application, since_ms, used_ms))
 
     def _tokens(self, rows: list[tuple[Token]]) -> None:
         for (token,) in rows:
@@ -364,21 +395,12 @@ class Restorer:
 
     def _tier(self, values: list[Any]) -> None:
         tier = self._state.tier
-        (
-            tier.attached,
-            tier.uri,
-            tier.epoch,
-            tier.number,
-            tier.change,
-            tier.horizon_change,
-            tier.horizon_op,
-            tier.horizon_time_ms,
-            tier.horizon_file,
-            tier.last_segment,
-            tier.live_bytes,
-            options,
-        ) = values
-        tier.options = msgspec.convert(options, TierOptions)
+        for name, value in zip(_TIER, values, strict=True):
+            setattr(tier, name, value)
+        tier.options = msgspec.convert(tier.options, TierOptions)
+
+    def _drill(self, rows: list[tuple[DrillStatus]]) -> None:
+        self._state.tier.drill = rows[0][0]
 
     def _segments(self, rows: list[tuple[int, Segment]]) -> None:
         for number, segment in rows:
@@ -390,8 +412,16 @@ class Restorer:
 
     def _cold(self, rows: list[tuple[int, int]]) -> None:
         for id_, size in rows:
-            self._state.tier.cold[id_] = size
+            self._state.tier.cold.add(id_, size, priority_of(self._state.files[id_].record.grade))
             self._state.tier.cold_bytes += size
+
+    def _evicted(self, rows: list[tuple[int, int]]) -> None:
+        for id_, size in rows:
+            self._state.tier.evicted[id_] = size
+            self._state.tier.evicted_bytes += size
+
+    def _plans(self, rows: list[tuple[str, int, bool]]) -> None:
+        self._state.tier.plans.restore(rows)
 
     def _mark(self, values: list[int]) -> None:
         number, change, op, time_ms, last_file, last_snapshot, version, bytes_used = values

@@ -1,15 +1,15 @@
 """The namespace's state: a pure function of its log of commands.
 
-`apply` is the only door for changes. It is deterministic: no clock, no randomness,
+`apply` is the only way to change it. It is deterministic: no clock, no randomness,
 no I/O; time comes with the command and never goes back. Wall time is for people
 (`mtime_ms`); whatever is waited for is noted in elapsed time. Two states that applied
 the same commands are equal. Reads are plain methods and change nothing.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import ParamSpec
 
-from diskless import paths
+from diskless import paths, policy
 from diskless.config import format_bytes
 from diskless.errors import (
     BadRequest,
@@ -17,38 +17,45 @@ from diskless.errors import (
     DisklessError,
     NotFound,
     PathIsDirectory,
+    PathIsFile,
     StaleShards,
     UploadLost,
 )
 from diskless.model import FileRecord, Place, Stripe, slot_name
-from diskless.namespace import btree, edits, marked, moves, past, registry, tier, weights
+from diskless.namespace import btree, edits, marked, moves, past, quotas, registry, tier, weights
 from diskless.namespace import commands as c
 from diskless.namespace.content import Offered, check_content, check_shape
 from diskless.namespace.doomed import Doomed
 from diskless.namespace.history import History, Snapshot
 from diskless.namespace.journal import Change, Journal
+from diskless.namespace.leases import APPLICATION_CHARS_MAX, Leases
 from diskless.namespace.ledger import Ledger
 from diskless.namespace.marked import Marked
 from diskless.namespace.paged import Paged
 from diskless.namespace.policies import Policies
 from diskless.namespace.roster import Roster
 from diskless.namespace.sessions import Mutation, Sessions, refused_before
+from diskless.namespace.temporaries import Temporaries
 from diskless.namespace.tier import Tier, is_cold
 from diskless.namespace.tokens import Tokens
 from diskless.namespace.tree import Directory, File, Node, Spot, Tree, descend
 from diskless.namespace.views import PathStatus, Summary, status_of
+from diskless.policy import parity_of, priority_of
 from diskless.repair import condition
 
 P = ParamSpec("P")
 
 SESSION_SPARE = 8
-"""Sessions may take the namespace this part of its limit beyond it: whoever wants to delete
+"""Sessions may take the namespace this part of its limit beyond it: a client that wants to delete
 something from a full one must be able to begin."""
 
 DEMOTE_BYTES_MIN = 4 * 1024
 """Inline files larger than this are listed for demotion into stripes."""
 
-SWEEP_AT_ONCE = 1000
+DIGITS_MAX = 18
+"""Of a name that counts as a number: it fits in 64 bits."""
+
+SWEEP_AT_ONCE = 800
 """A recursive delete of more entries than this leaves them to later commands."""
 
 SURE_INLINE_BYTES = 32 * 1024
@@ -60,8 +67,12 @@ SURE_PUTS_MAX = 256
 
 
 class NamespaceState:
-    def __init__(self, *, sweep_at_once: int = SWEEP_AT_ONCE) -> None:
-        """All replicas must have the same `sweep_at_once`."""
+    def __init__(self, *, sweep_at_once: int = SWEEP_AT_ONCE, parity_shards: int = 0) -> None:
+        """All replicas must have the same of both. `parity_shards` is the cluster's k; where it
+        is not known, 0, nothing is refused for having fewer."""
+        self.parity_shards = parity_shards
+        self.trusts = False
+        """Whether it is made again what was allowed before: no quota and no k refuses it."""
         self.tree = Tree()
         self.doomed = Doomed(self.tree.counts)
         self.history = History()
@@ -70,11 +81,13 @@ class NamespaceState:
         self.health = self.roster.health
         self.ledger = Ledger(self.health)
         self.sessions = Sessions()
+        self.leases = Leases()
         self.tokens = Tokens()
         self.policies = Policies()
         self.tier = Tier()
         self.marked: Marked | None = None
         self.journal: Journal | None = None  # this replica's own, and not part of the state
+        self.temporaries = Temporaries()  # as well
         self.files: Paged[File] = Paged()  # what is doomed too
         self.op = 0  # the place in the log of the last command
         self.clock_ms = 0
@@ -83,6 +96,7 @@ class NamespaceState:
         self.bytes_max = 0  # by the leader's last word; 0: no limit is set yet
         self.extents = 0  # of all files
         self.demotable_ms: dict[int, int] = {}  # larger inline files, since when, oldest first
+        self.thin: dict[int, None] = {}  # files in stripes of less parity than they ask for
         self._last_file = 0
         self._sure_puts = 0  # small ones that there certainly is room for
         self._sweep_at_once = sweep_at_once
@@ -119,10 +133,14 @@ class NamespaceState:
                 | c.DeleteSnapshots()
                 | c.Clone()
                 | c.Rollback()
+                | c.Prune()
+                | c.Replace()
             ):
                 return (self._once(command, past.run, self, command),)
-            case c.OpenSession(who):
-                return (self._open_session(who),)
+            case c.KeepLeases():
+                return (self._once(command, self.leases.keep, self, command),)
+            case c.OpenSession(who, application):
+                return (self._open_session(who, application),)
             case c.Relocate():
                 return (moves.relocate(self, command),)
             case c.MoveShards():
@@ -140,7 +158,9 @@ class NamespaceState:
             case c.AgentDown(slot, incarnation):
                 self.roster.down(slot, incarnation, elapsed_ms=self.elapsed_ms)
             case c.AgentSlow(slot, incarnation, slow):
-                return (self.roster.slow(slot, incarnation, slow),)
+                return (self.roster.slow(slot, incarnation, slow, elapsed_ms=self.elapsed_ms),)
+            case c.AgentEnds():
+                return (self.roster.ends(command, elapsed_ms=self.elapsed_ms),)
             case c.Drain(slot, draining):
                 return (self.roster.drain(slot, draining),)
             case c.Limit(bytes_max):
@@ -148,7 +168,15 @@ class NamespaceState:
                 return (c.Done(changed=changed),)
             case c.IssueToken() | c.RevokeToken() | c.SetPolicy() | c.RemovePolicy():
                 return (_tried(registry.run, self, command),)
-            case c.AttachTier() | c.DetachTier() | c.Keep() | c.Horizon():
+            case (
+                c.AttachTier()
+                | c.DetachTier()
+                | c.Close()
+                | c.Drilled()
+                | c.Keep()
+                | c.Horizon()
+                | c.Evict()
+            ):
                 return (_tried(tier.run, self, command),)
             case c.Mark() | c.Unmark():
                 return (marked.run(self, command),)
@@ -171,6 +199,7 @@ class NamespaceState:
             return known if isinstance(known, c.Done) else refused_before(known.reason, command)
         result: c.Result
         try:
+            self.tier.check_open()
             result = done = run(*args, **kwargs)
         except DisklessError as error:
             self._sure_puts = 0  # its answer takes room too
@@ -178,7 +207,7 @@ class NamespaceState:
             if error.retryable or isinstance(error, UploadLost):
                 return result
         else:
-            if self.tier.attached and done.changed:
+            if self.tier.attached and done.changed and not isinstance(command, c.KeepLeases):
                 self.note(command, done)
         self.sessions.record(command.session, command.sequence, result)
         return result
@@ -186,19 +215,27 @@ class NamespaceState:
     def note(self, change: Change, done: c.Done) -> None:
         """Counts a change of what an attached tier keeps, and writes it down."""
         self.tier.change += 1
+        if self.has_barriers:
+            self.tier.plans.note(self, change)
         if self.journal is not None:
             self.journal.note(self, change, done)
 
-    def _open_session(self, who: str) -> c.Result:
+    @property
+    def has_barriers(self) -> bool:
+        """Whether some path asks for `durability=barrier`, or all do."""
+        return self.policies.barriers or self.tier.options.durability == policy.BARRIER
+
+    def _open_session(self, who: str, application: str) -> c.Result:
+        application = application[:APPLICATION_CHARS_MAX]
         spare = self.bytes_max // SESSION_SPARE
-        if self._lacks_room(weights.SESSION_BYTES + len(who) - spare):
+        if self._lacks_room(weights.SESSION_BYTES + len(who) + len(application) - spare):
             return c.Refused.of(
                 CapacityExceeded(
                     f"{len(self.sessions)} clients have sessions and the namespace "
                     f"{self._fullness()}: delete files, or start the cluster with more --memory"
                 )
             )
-        return c.Done(self.sessions.open(who, elapsed_ms=self.elapsed_ms))
+        return c.Done(self.sessions.open(who, application, elapsed_ms=self.elapsed_ms))
 
     # -- memory -----------------------------------------------------------------
 
@@ -269,34 +306,52 @@ class NamespaceState:
 
     def _put(self, put: c.Put, offered: Offered) -> c.Done:
         spots = self._check_put(put, offered)
+        self.leases.take(self, put.session, spots)
         first = self._last_file + 1
-        tree, shape = self.tree, self.tree.shape
+        tree, shape, grades = self.tree, self.tree.shape, self.policies.grades
+        gone: list[FileRecord] = []
         for file, spot in zip(put.files, spots, strict=True):
             if tree.shape != shape:  # Those before it have changed more than their own entries.
                 spot = tree.spot(file.path, overwrite=put.overwrite)
             self._last_file += 1
             record = FileRecord(
-                self._last_file, file.size, self.clock_ms, file.checksum, file.inline, file.extents
-            )
+                self._last_file, file.size, self.clock_ms, file.checksum, file.inline, file.extents,
+                grade=grades.at(file.path) if grades else 0,
+            )  # fmt: skip
             node, replaced = tree.put(spot, record, now_ms=self.clock_ms)
             self.hold(node, offered)
+            self.temporaries.put(file.path, put.session, self._last_file)
             if replaced is not None and not replaced.refs:
-                self.let_go([replaced.record])
+                gone.append(replaced.record)
+        if gone:
+            self.let_go(gone)
         return c.Done(first, self.clock_ms)
 
     def _check_put(self, put: c.Put, offered: Offered) -> list[Spot]:
         """Where each of the files goes. Raises what keeps any of them from being put."""
-        if len(put.files) > 1:
-            _check_apart([file.path for file in put.files])
+        above = _check_apart([file.path for file in put.files]) if len(put.files) > 1 else None
         spots, copied = [], 0
         seen: set[int] | None = None
+        tree, full = self.tree, self.parity_shards
+        # No path asks for more than k, and nearly all stripes have that.
+        some_lack_parity = bool(offered) and any(
+            isinstance(stripe, Stripe) and stripe.parity_shards < full
+            for stripe in offered.values()
+        )
+        spot: Spot | None = None
         for file in put.files:
-            spot = self.tree.spot(file.path, overwrite=put.overwrite)
+            spot = tree.spot(file.path, overwrite=put.overwrite, beside=spot)
             spots.append(spot)
+            if not put.parents:
+                spot.require_parent()
             check_content(file, offered)
+            if some_lack_parity and file.extents:
+                self._check_parity(file, offered)
             if spot.shared:
                 seen = set() if seen is None else seen
-                copied += self.tree.copy_bytes(spot.parts, seen)
+                copied += tree.copy_bytes(spot.parts, seen)
+        if self.policies.quotas:
+            quotas.check(self, _growths(put.files, spots))
         if self._sure_puts and not copied and _is_small(put.files):
             self._sure_puts -= 1
         elif not put.files:
@@ -304,8 +359,24 @@ class NamespaceState:
         elif self.bytes_max:
             used = {extent.stripe for file in put.files for extent in file.extents}
             stripes = [s for id_ in used if isinstance(s := offered[id_], Stripe)] if used else ()
-            self.check_room(copied + weights.put_bytes(put.files, stripes), put.files[0].path)
+            self._sure_puts = 0
+            if above is None or self._lacks_room(
+                copied + weights.put_bytes_bound(put.files, stripes, above)
+            ):
+                self.check_room(copied + weights.put_bytes(put.files, stripes), put.files[0].path)
         return spots
+
+    def _check_parity(self, file: c.NewFile, offered: Offered) -> None:
+        """Raises StaleShards if a stripe has less parity than the path asks for: its writer has
+        not heard of a policy yet."""
+        asked = parity_of(self.policies.grades.at(file.path), self.parity_shards)
+        for extent in file.extents:
+            stripe = offered[extent.stripe]
+            if isinstance(stripe, Stripe) and stripe.parity_shards < asked:
+                raise StaleShards(
+                    f"stripe {stripe.id} has {stripe.parity_shards} parity shards, and {file.path} "
+                    f"asks for {asked}: write it again"
+                )
 
     def give_up(self, node: Node | None) -> None:
         """Lets go of what was detached: at once if it is little, else by and by."""
@@ -339,16 +410,21 @@ class NamespaceState:
 
     def hold(self, file: File, offered: Offered) -> None:
         record = file.record
-        for extent in record.extents:
-            stripe = offered.get(extent.stripe)
-            if isinstance(stripe, Stripe):
-                self.ledger.define(stripe)
         self.files[record.id] = file
-        self.bytes_inline += len(record.inline or b"")
-        self.extents += len(record.extents)
-        if record.inline is not None and record.size > DEMOTE_BYTES_MIN:
-            self.demotable_ms[record.id] = self.elapsed_ms
-        self.ledger.add(record.id, record.extents)
+        if record.inline is not None:
+            self.bytes_inline += len(record.inline)
+            if record.size > DEMOTE_BYTES_MIN:
+                self.demotable_ms[record.id] = self.elapsed_ms
+        if record.extents:
+            known, priority = self.ledger.entries, priority_of(record.grade)
+            for extent in record.extents:
+                entry = known.get(extent.stripe)
+                if entry is None or entry.priority < priority:
+                    stripe = offered.get(extent.stripe)
+                    if isinstance(stripe, Stripe):
+                        self.ledger.define(stripe, priority)
+            self.extents += len(record.extents)
+            self.ledger.add(record.id, record.extents)
 
     def take(self, file: File) -> None:
         """A file that comes without its bytes, from the tier."""
@@ -358,19 +434,23 @@ class NamespaceState:
             self.tier.chill(record)
 
     def let_go(self, records: Iterable[FileRecord], *, moved: bool = False) -> None:
-        tiered = self.tier if self.tier.attached else None
+        tiered = self.tier if self.tier.attached or self.tier.places else None
         for record in records:
             if not moved:
                 del self.files[record.id]
             if tiered is not None:
-                if tiered.cold_bytes:
+                if tiered.cold or tiered.evicted:
                     tiered.warm(record.id)
                 if not moved:
                     tiered.forget(record.id)
-            self.demotable_ms.pop(record.id, None)
-            self.bytes_inline -= len(record.inline or b"")
-            self.extents -= len(record.extents)
-            self.ledger.release(record.id, record.extents, elapsed_ms=self.elapsed_ms)
+            if self.thin:
+                self.thin.pop(record.id, None)
+            if record.inline is not None:
+                self.demotable_ms.pop(record.id, None)
+                self.bytes_inline -= len(record.inline)
+            if record.extents:
+                self.extents -= len(record.extents)
+                self.ledger.release(record.id, record.extents, elapsed_ms=self.elapsed_ms)
 
     @property
     def last_file(self) -> int:
@@ -382,7 +462,7 @@ class NamespaceState:
         return self._last_file
 
     def begin_epoch(self, *, files: int, sessions: int) -> None:
-        """Ids of files and numbers of sessions go on from there, at least."""
+        """Ids of files and numbers of sessions continue from there, at least."""
         self._last_file = max(self._last_file, files)
         self.sessions.begin(sessions)
 
@@ -426,6 +506,29 @@ class NamespaceState:
         above = path.rstrip("/") + "/"
         return [status_of(node, above + name) for name, node in found], more
 
+    def newest(
+        self, path: str, *, after: str, limit: int, names_max: int
+    ) -> tuple[list[PathStatus], str]:
+        """Of the files named beyond `after`, those with the `limit` greatest numbers for names, the
+        greatest first; and up to which name it has looked, empty if to the end. It looks at
+        about `names_max` names."""
+        node = self.get(path)
+        if isinstance(node, File):
+            raise PathIsFile(f"{path} is a file")
+        names, upto = btree.numbers(node.node, after=after, names_max=names_max)
+        names.sort()
+        names.sort(key=len)  # the order of numbers that do not begin with a zero
+        above = path.rstrip("/") + "/"
+        found: list[PathStatus] = []
+        for name in reversed(names):
+            if len(name) > DIGITS_MAX or (name[0] == "0" and name != "0"):
+                continue
+            if type(file := btree.find(node.node, name)) is File:
+                found.append(status_of(file, above + name))
+            if len(found) == limit:
+                break
+        return found, upto
+
     def open(self, path: str) -> tuple[FileRecord, list[Stripe]]:
         """A file's record and the stripes that it lies in."""
         node = self.get(path)
@@ -452,6 +555,11 @@ def _tried(run: Callable[P, c.Result], *args: P.args, **kwargs: P.kwargs) -> c.R
         return c.Refused.of(error)
 
 
+def _growths(files: tuple[c.NewFile, ...], spots: list[Spot]) -> Iterator[quotas.Growth]:
+    for file, spot in zip(files, spots, strict=True):
+        yield file.path, file.size - (spot.old.record.size if spot.old is not None else 0)
+
+
 def _is_small(files: tuple[c.NewFile, ...]) -> bool:
     """Whether a put is one that `SURE_PUT_BYTES` speaks of."""
     return (
@@ -462,12 +570,15 @@ def _is_small(files: tuple[c.NewFile, ...]) -> bool:
     )
 
 
-def _check_apart(names: list[str]) -> None:
-    """Raises BadRequest if the paths of a put are in each other's way."""
+def _check_apart(names: list[str]) -> set[str]:
+    """The directories above the paths of a put. Raises BadRequest if these are in each other's
+    way."""
     known = set(names)
     if len(known) < len(names):
         raise BadRequest("a path occurs twice in one request")
-    clash = known & paths.above(known)
+    above = paths.above(names)
+    clash = known & above
     for name in names if clash else ():
         if clash & paths.above([name]):
             raise BadRequest(f"{name} lies below another file of the request")
+    return above

@@ -37,6 +37,6 @@ def survey(ledger: Ledger, cluster: Cluster) -> Generator[None, None, RepairPlan
         if steps >= STRETCH_STEPS:
             steps = 0
             yield
-        plan.add_damaged(entry.stripe, entry.number)
+        plan.add_damaged(entry.stripe, entry.number, entry.priority)
         steps += 2 * TRIAGE_STEPS
     return plan

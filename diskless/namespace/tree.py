@@ -65,6 +65,11 @@ class Directory(Struct, eq=False, gc=False):
 Node = File | Directory
 
 
+def size_of(node: Node) -> int:
+    """The bytes of a file, or of all below a directory."""
+    return node.record.size if isinstance(node, File) else node.bytes
+
+
 class Spot(Struct, gc=False):
     """Where a file is to go: found by one walk, good until the tree has another shape."""
 
@@ -76,6 +81,16 @@ class Spot(Struct, gc=False):
     old: File | None
     shared: bool
     """Whether something on the way must be copied before it is changed."""
+
+    def is_beside(self, parts: tuple[str, ...]) -> bool:
+        """Whether that path is in the same directory, and this exists."""
+        here = self.parts
+        return len(parts) == len(here) == len(self.trail) and parts[:-1] == here[:-1]
+
+    def require_parent(self) -> None:
+        """Raises NotFound unless the directory that holds the path exists."""
+        if len(self.trail) < len(self.parts):
+            raise NotFound(f"{paths.join(self.parts)}: the directory above it is not there")
 
 
 class Tree:
@@ -113,15 +128,19 @@ class Tree:
             raise NotFound(f"{path}: no such file or directory")
         return node
 
-    def spot(self, path: str, *, overwrite: bool) -> Spot:
-        """Where a put of `path` would go. Raises what keeps a file from being put there."""
+    def spot(self, path: str, *, overwrite: bool, beside: Spot | None = None) -> Spot:
+        """Where a put of `path` would go. Raises what keeps a file from being put there.
+        `beside` is another's, found since the last change: in the same directory it has walked
+        most of the way already."""
         if paths.BELOW in path:
             paths.check_writable(path)
         parts = paths.split(path)
-        at = self.root
-        trail = [at]
+        trail = [self.root]
+        if beside is not None and not beside.shared and beside.is_beside(parts):
+            trail = beside.trail
         shared = False
-        for part in parts:
+        for part in parts[len(trail) - 1 :]:
+            at = trail[-1]
             node: Any = at.node
             if at.refs > 1 or node.refs > 1:
                 shared = True
@@ -138,8 +157,8 @@ class Tree:
                 if not overwrite:
                     raise AlreadyExists(f"{path} exists already")
                 return Spot(parts, trail, node, child, shared)
-            at = child
-            trail.append(at)
+            if len(trail) < len(parts):
+                trail.append(child)
         raise PathIsDirectory(f"{path} is a directory")
 
     def copy_bytes(self, parts: Sequence[str], seen: set[int], *, takes: bool = False) -> int:
@@ -185,8 +204,9 @@ class Tree:
             spot.old.refs -= 1
             leaf.entries[parts[-1]] = file
             trail[-1].mtime_ms = now_ms
-            for directory in trail:
-                directory.bytes += size
+            if size:
+                for directory in trail:
+                    directory.bytes += size
             return file, spot.old
         if len(trail) < len(parts):
             self.shape += 1

@@ -1,11 +1,13 @@
 """What readers are told of a path."""
 
+from itertools import islice
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from diskless.model import FileRecord, TierOptions
 from diskless.namespace.history import Snapshot
-from diskless.namespace.tier import Tier
+from diskless.namespace.tier import Kept, Tier
 from diskless.namespace.tree import File, Node
 
 
@@ -45,6 +47,25 @@ class TierPlace(Struct, frozen=True, array_like=True):
     offset: int
     stored_bytes: int
     flags: int
+    start: int = 0
+    size: int = 0
+    """Of a part of a large file: the byte that it begins with, and its bytes."""
+
+    def covers(self, at: int) -> bool:
+        """Whether byte `at` of the file lies there."""
+        return not self.size or self.start <= at < self.start + self.size
+
+
+class TierPiece(Struct, frozen=True, array_like=True):
+    """A part of a file, which the tier has too."""
+
+    id: int
+    size: int
+    checksum: int
+    """Of the whole file, as its record has them."""
+    offset: int
+    length: int
+    place: TierPlace
 
 
 class TierStatus(Struct, frozen=True, array_like=True):
@@ -65,14 +86,26 @@ class TierStatus(Struct, frozen=True, array_like=True):
     cold_files: int
     cold_bytes: int
     options: TierOptions = TierOptions()
+    closed: bool = False
+    evicted_files: int = 0
+    evicted_bytes: int = 0
 
 
-def tier_place(tier: Tier, id_: int) -> TierPlace | None:
-    kept = tier.place(id_)
-    if kept is None:
-        return None
+def tier_place(tier: Tier, id_: int, at: int = 0) -> TierPlace | None:
+    """Where byte `at` of a file lies."""
+    kept = tier.place(id_, at)
+    return None if kept is None else _tier_place(tier, kept)
+
+
+def tier_places(tier: Tier, id_: int, at: int, *, limit: int) -> list[TierPlace]:
+    """Where a file lies from byte `at` on, so many parts of it at most."""
+    parts = (kept for kept in tier.parts(id_) if not kept.size or kept.start + kept.size > at)
+    return [_tier_place(tier, kept) for kept in islice(parts, limit)]
+
+
+def _tier_place(tier: Tier, kept: Kept) -> TierPlace:
     name = tier.segments[kept.segment].name
-    return TierPlace(name, kept.offset, kept.stored_bytes, kept.flags)
+    return TierPlace(name, kept.offset, kept.stored_bytes, kept.flags, kept.start, kept.size)
 
 
 def tier_status(tier: Tier) -> TierStatus:
@@ -91,6 +124,9 @@ def tier_status(tier: Tier) -> TierStatus:
         len(tier.cold),
         tier.cold_bytes,
         tier.options,
+        tier.closed,
+        len(tier.evicted),
+        tier.evicted_bytes,
     )
 
 

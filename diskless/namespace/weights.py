@@ -42,15 +42,26 @@ ANSWER_BYTES = 18
 """Of a session's row of answers, where most of them lie side by side as numbers."""
 REFUSAL_BYTES = 88
 """Of an answer that is a refusal, beside its place in the row."""
+LEASE_BYTES = 280
+"""A lease in its table, beside the characters of its names."""
 TOKEN_BYTES = 328
 """A token in its tables, revoked as it may be, beside its name and its paths."""
 
 POLICY_BYTES = 208
 """A path's policies in their table, beside the characters of the path."""
+POLICY_KEY_BYTES = 112
+"""Of each, its key and its value, beside the characters of the value."""
+ASKED_BYTES = 96
+"""What is made ready of a path's quota, or of its parity and priority: of both, if it asks for
+several things."""
 KEPT_BYTES = 120
 """Where a file lies in the tier."""
+PART_BYTES = 208
+"""Where one part of a large file lies."""
 COLD_BYTES = 112
 """That a file lies there alone."""
+PLAN_BYTES = 160
+"""That a path has a plan beyond the horizon, beside the characters of the path."""
 SEGMENT_BYTES = 152
 """A segment of the tier, beside its name."""
 MARK_BYTES = 1024
@@ -76,11 +87,16 @@ def token_bytes(name: str, own: Sequence[str]) -> int:
 
 
 def policy_bytes(path: str, own: Mapping[str, str]) -> int:
-    return POLICY_BYTES + name_bytes(path) + NAME_BYTES * len(own)
+    size = POLICY_BYTES + name_bytes(path) + sum(map(len, own.values()))
+    return size + POLICY_KEY_BYTES * len(own) + (2 * ASKED_BYTES if len(own) > 1 else ASKED_BYTES)
 
 
 def segment_bytes(name: str) -> int:
     return SEGMENT_BYTES + name_bytes(name)
+
+
+def plan_bytes(path: str) -> int:
+    return PLAN_BYTES + name_bytes(path)
 
 
 def path_bytes(path: str) -> int:
@@ -115,6 +131,24 @@ def put_bytes(files: Sequence[NewFile], stripes: Collection[Stripe]) -> int:
     return size
 
 
+def put_bytes_bound(
+    files: Sequence[NewFile], stripes: Collection[Stripe], above: Collection[str]
+) -> int:
+    """At least `put_bytes` of several files, below these directories, and sooner told."""
+    each = FILE_BYTES + NAME_BYTES + 2 * NODE_BYTES
+    names = sum([len(file.path) for file in files]) + sum(map(len, above))
+    extents = sum([len(file.extents) for file in files])
+    one_more = (SPLIT_NODES_MAX + 1) * NODE_BYTES + DIRECTORY_BYTES + NAME_BYTES
+    return (
+        each * len(files)
+        + sum([file.size for file in files])
+        + 4 * names
+        + EXTENT_BYTES * extents
+        + one_more * (1 + len(above))
+        + sum(map(stripe_bytes, stripes))
+    )
+
+
 def total(state: "NamespaceState") -> int:
     """The sum of `by_kind`, asked with every put."""
     ledger, counts = state.ledger, state.tree.counts
@@ -130,16 +164,20 @@ def total(state: "NamespaceState") -> int:
         + EXTENT_BYTES * state.extents
         + (REAPED_BYTES * sum(map(len, ledger.reaped.values())) if ledger.reaped else 0)
         + state.sessions.bytes_used
+        + state.leases.bytes_used
         + state.tokens.bytes_used
         + state.policies.bytes_used
-        + (tier_bytes(state) if state.tier.attached else 0)
+        + (tier_bytes(state) if state.tier.attached or state.tier.places else 0)
         + (state.marked.bytes_used if state.marked is not None else 0)
     )
 
 
 def tier_bytes(state: "NamespaceState") -> int:
     tier = state.tier
-    return KEPT_BYTES * len(tier.places) + COLD_BYTES * len(tier.cold) + tier.segments_bytes_used
+    only_there = len(tier.cold) + len(tier.evicted)
+    files = KEPT_BYTES * len(tier.places) + COLD_BYTES * only_there
+    parts = PART_BYTES * tier.parts_kept
+    return files + parts + tier.segments_bytes_used + tier.plans.bytes_used
 
 
 def by_kind(state: "NamespaceState") -> dict[str, int]:
@@ -155,7 +193,7 @@ def by_kind(state: "NamespaceState") -> dict[str, int]:
         + PLACE_BYTES * ledger.places
         + EXTENT_BYTES * state.extents
         + REAPED_BYTES * sum(map(len, ledger.reaped.values())),
-        "answers": state.sessions.bytes_used,
+        "answers": state.sessions.bytes_used + state.leases.bytes_used,
         "tokens": state.tokens.bytes_used,
         "policies": state.policies.bytes_used,
         "tier": tier_bytes(state),

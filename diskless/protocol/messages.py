@@ -11,14 +11,19 @@ import msgspec
 from msgspec import Meta, Struct
 
 from diskless.errors import DisklessError, error_from_wire
-from diskless.model import Event, Extent, Stripe, TierOptions
+from diskless.model import DrillStatus, Event, Extent, Stripe, TierOptions
+from diskless.notes import NOTES_KEPT, NOTES_PER_MESSAGE, QUERY_CHARS_MAX, BatchNote
 
 NUMBER_MAX = 2**63 - 1
 Natural = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 """A number that a command may carry: the log has no room for larger ones."""
+KINDS_MAX = 32
+"""Of events that one request names."""
 
 
 class Kind(IntEnum):
+    __hash__ = int.__hash__  # An enumeration's own runs in Python, with every look into a table.
+
     HELLO = 1
     SESSION = 2
     ROSTER = 3
@@ -57,6 +62,14 @@ class Kind(IntEnum):
     FLUSH = 36
     ATTACH_TIER = 37
     DETACH_TIER = 38
+    OPEN_MANY = 48
+    PRUNE = 50
+    REPLACE = 51
+    LEASES = 52
+    KEEP_LEASES = 53
+    NOTE_BATCHES = 54
+    BATCH_NOTES = 55
+    DRILLED = 60
     DONE = 0x80
     REFUSED = 0x81
 
@@ -101,15 +114,18 @@ class Roster(Struct):
 
 
 class Welcome(Struct):
-    cluster: str
-    name: str
-    slot: int
-    data_shards: int
-    parity_shards: int
-    stripe_bytes: int
+    """Which cluster and slot this is, the handshake has proved already."""
+
     agents: list[Peer]
     epoch: int = 0
-    """Differs after a restore: whoever has met another one knows files that may be gone."""
+    """Differs after a restore: a client that has met another one knows files that may be gone."""
+
+
+class OpenSession(Struct, omit_defaults=True):
+    """`application` names who shares this client's leases on checkpoints; empty: it has no part
+    in them."""
+
+    application: str = ""
 
 
 class Session(Struct):
@@ -137,21 +153,24 @@ class NewFile(Struct):
     checksum: str = ""
 
 
-class Put(Struct, kw_only=True):
+class Put(Struct, kw_only=True, omit_defaults=True):
     session: Natural
     sequence: Natural
     files: list[NewFile]
     overwrite: bool = False
+    parents: bool = True
 
 
 class Write(Struct, omit_defaults=True):
     """The next bytes of an upload. `resume` lists what another agent had sealed of it; at
-    the bytes `ends` of the upload one of its files ends and the next begins."""
+    the bytes `ends` of the upload one of its files ends and the next begins. `path` is where the
+    first of them goes: it decides how well the bytes are protected before the commit says it."""
 
     upload: Natural
     offset: Natural
     resume: list[MarkedStripe] = []
     ends: list[int] = []
+    path: str = ""
 
 
 class Written(Struct):
@@ -191,7 +210,7 @@ class Open(Struct):
     path: str
     prefetch: int = 0
     places: bool = False
-    """Whether to tell where the bytes are too, for who chooses a host to read them on."""
+    """Whether to tell where the bytes are too, for a reader that chooses a host."""
 
 
 class Opened(Struct, omit_defaults=True):
@@ -199,10 +218,33 @@ class Opened(Struct, omit_defaults=True):
     extents: list[MarkedExtent]
     places: list[list[int]] = []
     """For each extent the slots that hold its stripe's data shards, if asked for."""
+    near: int | None = None
+    """Then also the slot whose agent has probably a copy of the whole file."""
 
 
-class Read(Struct):
+class OpenMany(Struct):
+    """Small files, to be read whole: the bytes of each come along while there is room."""
+
+    paths: list[str]
+
+
+class OpenedOne(Struct, omit_defaults=True):
+    """One of many: a file, or what it was refused with. `here` says that its bytes come along,
+    after those of the files before it."""
+
+    file: Status | None = None
+    here: bool = False
+    refusal: "Refusal | None" = None
+
+
+class OpenedMany(Struct):
+    files: list[OpenedOne]
+
+
+class Read(Struct, omit_defaults=True):
     extents: list[MarkedExtent]
+    size: int = 0
+    """Of the whole file, so that agents keep no copies of very large ones; 0: not told."""
 
 
 class Stat(Struct):
@@ -220,10 +262,11 @@ class Listing(Struct):
     more: bool
 
 
-class Mkdirs(Struct):
+class Mkdirs(Struct, omit_defaults=True):
     session: Natural
     sequence: Natural
     path: str
+    parents: bool = True
 
 
 class Created(Struct):
@@ -325,12 +368,74 @@ class Rollback(Struct, kw_only=True):
     path: str = ""
     name: str
     cut: bool = False
+    guarded: bool = False
+    """Whether it is refused while an application has a lease there."""
 
 
 class RolledBack(Struct):
     """The snapshot of what was there before; empty if nothing was, or it is gone by now."""
 
     before: str
+
+
+class Prune(Struct):
+    """Deletes files below a directory, each by its path from there, that are there."""
+
+    session: Natural
+    sequence: Natural
+    path: str
+    names: list[str]
+
+
+class Pruned(Struct):
+    deleted: int
+
+
+class Swap(Struct, frozen=True):
+    """`path` becomes what `source` is, if it is still what its snapshot `since` shows."""
+
+    path: str
+    source: str
+    since: str
+
+
+class Replace(Struct):
+    """All of these, or none."""
+
+    session: Natural
+    sequence: Natural
+    swaps: list[Swap]
+    force: bool = False
+
+
+class Leases(Struct):
+    path: str
+
+
+class LeaseInfo(Struct, frozen=True):
+    """A checkpoint that an application writes to, since when, and how long ago it was heard."""
+
+    path: str
+    application: str
+    since_ms: int
+    silent_ms: int
+
+
+class LeaseList(Struct):
+    leases: list[LeaseInfo]
+
+
+class KeepLeases(Struct, kw_only=True):
+    """Queries that are alive, by their checkpoints, and those that have ended."""
+
+    session: Natural
+    sequence: Natural
+    roots: list[str]
+    over: list[str] = []
+
+
+class LeasesKept(Struct):
+    kept: int
 
 
 class Diff(Struct):
@@ -358,7 +463,7 @@ class Change(Struct, frozen=True):
 class Changes(Struct):
     changes: list[Change]
     after: str
-    """Where to go on; empty at the end."""
+    """Where to continue; empty at the end."""
 
 
 class Usage(Struct):
@@ -371,7 +476,7 @@ class Usage(Struct):
 class Used(Struct):
     own_bytes: int
     after: str
-    """Where to go on, as in `Changes`: the sum of all pages counts."""
+    """Where to continue, as in `Changes`: the sum of all pages counts."""
 
 
 class Summary(Struct):
@@ -385,8 +490,9 @@ class Summed(Struct):
 
 
 class Events(Struct, omit_defaults=True):
-    """The newest after an op, that `who` asked for and that concern `path`, since a time; what
-    is empty or 0 does not matter. `before` is where an earlier page said to go on."""
+    """The newest after an op, that `who` asked for and that concern `path`, of some kinds, since
+    a time; what is empty or 0 does not matter. `before` is where an earlier page said to
+    continue."""
 
     after: Natural = 0
     limit: int = 1000
@@ -394,16 +500,19 @@ class Events(Struct, omit_defaults=True):
     path: str = ""
     since_ms: Natural = 0
     before: str = ""
+    kinds: Annotated[list[str], Meta(max_length=KINDS_MAX)] = []
 
 
 class EventPage(Struct):
     events: list[Event]
     before: str = ""
-    """Where to go on, further back; empty at the end."""
+    """Where to continue, further back; empty at the end."""
+    oldest_ms: int = 0
+    """How far back this page has looked, whatever it found; 0 if nothing was there."""
 
 
 class IssueToken(Struct):
-    """Registers a token; its key stays with whoever made it."""
+    """Registers a token; its key stays with its maker."""
 
     name: str
     paths: list[str]
@@ -542,14 +651,36 @@ class PolicyEntry(Struct):
     source: str
 
 
-class Policies(Struct):
+class QuotaEntry(Struct):
+    """A path at or above the one that was asked about that may hold only so much."""
+
+    path: str
+    bytes_max: int
+    bytes_used: int
+
+
+class FileCare(Struct):
+    """How the file at the path is looked after. Its parity is what it has, and its margin how
+    many more losses it survives: -1 if it cannot be read now."""
+
+    priority: int
+    parity_asked: int
+    parity: int
+    margin: int
+
+
+class Policies(Struct, omit_defaults=True):
     entries: list[PolicyEntry]
+    quotas: list[QuotaEntry] = []
+    file: FileCare | None = None
 
 
 class Flush(Struct):
     """Waits, but not for long, until the tier has all up to a change; 0 is the last one now."""
 
     change: int = 0
+    closing: bool | None = None
+    """Whether nothing may be changed from now on; None leaves it as it is."""
 
 
 class Flushed(Struct):
@@ -565,16 +696,23 @@ class Flushed(Struct):
     cold_files: int = 0
     """Of which the bytes are in the tier alone."""
     cold_bytes: int = 0
+    closed: bool = False
 
 
 class AttachTier(Struct):
-    """A tier for a cluster that has none: an address without credentials, the epoch to go on
+    """A tier for a cluster that has none: an address without credentials, the epoch to continue
     with, and the number of the chain's last manifest."""
 
     uri: str
     epoch: int
     number: int
     options: TierOptions = TierOptions()
+
+
+class Drilled(Struct):
+    """What a drill of the tier has found."""
+
+    result: DrillStatus
 
 
 class DetachTier(Struct):
@@ -585,6 +723,20 @@ class Detached(Struct):
     left: int
     """What is still to be forgotten: ask again until it is 0."""
     changed: bool
+
+
+class NoteBatches(Struct):
+    """What Spark's listener has to say of batches of the query whose checkpoint is at `path`. It
+    is kept for a while and may be lost; it may be sent again."""
+
+    path: str
+    query: Annotated[str, Meta(min_length=1, max_length=QUERY_CHARS_MAX)]
+    notes: Annotated[list[BatchNote], Meta(min_length=1, max_length=NOTES_PER_MESSAGE)]
+
+
+class BatchNotes(Struct):
+    path: str
+    limit: Natural = NOTES_KEPT
 
 
 class Refusal(Struct):
@@ -601,20 +753,32 @@ class Refusal(Struct):
 
 
 Mutation = (
-    Put | Mkdirs | Rename | Delete | Snapshot | RenameSnapshot | DeleteSnapshots | Clone | Rollback
+    Put
+    | Mkdirs
+    | Rename
+    | Delete
+    | Snapshot
+    | RenameSnapshot
+    | DeleteSnapshots
+    | Clone
+    | Rollback
+    | Prune
+    | Replace
+    | KeepLeases
 )
 """What happens once: its session and sequence make it so."""
 
 REQUESTS: dict[Kind, type[Struct]] = {
     Kind.HELLO: Hello,
     Kind.PROVE: Prove,
-    Kind.SESSION: Empty,
+    Kind.SESSION: OpenSession,
     Kind.ROSTER: Empty,
     Kind.PUT: Put,
     Kind.WRITE: Write,
     Kind.COMMIT: Commit,
     Kind.ABORT: Abort,
     Kind.OPEN: Open,
+    Kind.OPEN_MANY: OpenMany,
     Kind.READ: Read,
     Kind.STAT: Stat,
     Kind.LIST: List,
@@ -631,6 +795,12 @@ REQUESTS: dict[Kind, type[Struct]] = {
     Kind.DELETE_SNAPSHOTS: DeleteSnapshots,
     Kind.CLONE: Clone,
     Kind.ROLLBACK: Rollback,
+    Kind.PRUNE: Prune,
+    Kind.REPLACE: Replace,
+    Kind.LEASES: Leases,
+    Kind.KEEP_LEASES: KeepLeases,
+    Kind.NOTE_BATCHES: NoteBatches,
+    Kind.BATCH_NOTES: BatchNotes,
     Kind.DIFF: Diff,
     Kind.USAGE: Usage,
     Kind.RENEW: Renew,
@@ -644,6 +814,7 @@ REQUESTS: dict[Kind, type[Struct]] = {
     Kind.FLUSH: Flush,
     Kind.ATTACH_TIER: AttachTier,
     Kind.DETACH_TIER: DetachTier,
+    Kind.DRILLED: Drilled,
 }
 
 encode = msgspec.json.encode

@@ -30,6 +30,8 @@ REFUSED = "Connection refused"
 """What gRPC's text has of the system's ECONNREFUSED; its status codes do not tell."""
 SERVING_MAX = 1024
 """Calls of one stream that an agent works on at once; then it stops reading."""
+ANSWERS_BYTES_MAX = 32 << 20
+"""What waits on one stream for a caller that does not read; then no more of its calls are read."""
 
 Item = tuple[Any, Buffer | None]
 """A call or an answer (a protobuf message) and its payload."""
@@ -150,17 +152,28 @@ class Link:
                     if self._queue_bytes <= QUEUE_BYTES_MAX:
                         self._room.set()
                     self._count_message()
-                    await stream.write(self._join(batch))
+                    await self._write(stream, self._join(batch))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             self._broken(stream, error)
+
+    async def _write(self, stream: Any, data: bytes) -> None:
+        await stream.write(data)
+
+    def _heard_stream(self) -> None:
+        """The stream brought something: whoever has another way beside it wants to know."""
+
+    def _take(self, data: bytes) -> None:
+        """Raises BadFrame."""
+        for answer, payload in self._split(data):
+            future = self._waiting.pop(answer.id, None)
+            if future is not None and not future.done():
+                future.set_result((answer, payload))
 
     async def _receive(self, stream: Any) -> None:
         try:
             while (data := await stream.read()) is not grpc.aio.EOF:
-                for answer, payload in self._split(data):
-                    future = self._waiting.pop(answer.id, None)
-                    if future is not None and not future.done():
-                        future.set_result((answer, payload))
+                self._heard_stream()
+                self._take(data)
             self._broken(stream, None)
         except (grpc.aio.AioRpcError, BadFrame) as error:
             self._broken(stream, error)
@@ -230,6 +243,7 @@ async def serve(
 
     try:
         async for data in requests:
+            await outbox.room.wait()
             for call, payload in split(data):
                 answer = _first_step(handle, call, payload, refuse)
                 if isinstance(answer, tuple):
@@ -246,6 +260,24 @@ async def serve(
         for task in tasks:
             task.cancel()
         outbox.close()
+
+
+def answer_at_once(
+    data: bytes,
+    *,
+    split: Split,
+    join: Join,
+    handle: Callable[[Any, memoryview], Item],
+    refuse: Callable[[DisklessError], Any],
+) -> bytes:
+    """As `serve`, for one batch of calls that need no waiting. Raises BadFrame."""
+    answers: list[Item] = []
+    for call, payload in split(data):
+        answer = _first_step(handle, call, payload, refuse)
+        assert isinstance(answer, tuple)
+        answer[0].id = call.id
+        answers.append(answer)
+    return join(answers)
 
 
 def _first_step(
@@ -274,12 +306,20 @@ class _Outbox:
         self._context = context
         self._join = join
         self._ready: list[_Sized] = []
+        self._bytes = 0
+        self.room = asyncio.Event()
+        """Cleared while more waits than ANSWERS_BYTES_MAX."""
+        self.room.set()
         self._wake = asyncio.Event()
         self._task = asyncio.create_task(self._run())
 
     def put(self, number: int, answer: Item) -> None:
         answer[0].id = number
-        self._ready.append((*answer, _size_of(*answer)))
+        size = _size_of(*answer)
+        self._ready.append((*answer, size))
+        self._bytes += size
+        if self._bytes > ANSWERS_BYTES_MAX:
+            self.room.clear()
         self._wake.set()
 
     def close(self) -> None:
@@ -290,11 +330,15 @@ class _Outbox:
             await self._wake.wait()
             self._wake.clear()
             while self._ready:
-                batch, _ = _take_batch(self._ready)
+                batch, size = _take_batch(self._ready)
                 try:
                     await self._context.write(self._join(batch))
                 except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.RpcError):
+                    self.room.set()
                     return  # the caller has gone; its link counts these calls as lost
+                self._bytes -= size
+                if self._bytes <= ANSWERS_BYTES_MAX:
+                    self.room.set()
 
 
 _Sized = tuple[Any, Buffer | None, int]

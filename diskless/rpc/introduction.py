@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 DOOR = "grpc"
 PENDING_MAX = 2048
-"""Knocks that were answered and whose proof has not come; one more and the eldest is forgotten."""
+"""Knocks that were answered and whose proof has not come; one more and the oldest is forgotten."""
 KNOCK_BYTES_MAX = 1024
 ADDRESS_CHARS_MAX = 300
 
@@ -113,7 +113,7 @@ class Introducer:
     async def open(self, channel: grpc.aio.Channel, facts: Facts) -> Any:
         """A stream whose two ends know each other.
 
-        Raises Unavailable, and AgentGone if whoever answers is not the agent that is meant:
+        Raises Unavailable, and AgentGone if the process there is not the agent that is meant:
         then that agent's process has ended, or somebody would not have got its port.
         """
         caller = Caller(self._credential, door=DOOR, about=facts.about)
@@ -158,7 +158,7 @@ class Introducer:
                 raise await _error_of(stream)
             welcome = _decode(given.get(WELCOME_KEY), Proof)
             if welcome is None or not caller.is_welcome(welcome):
-                self._expose(facts, "it is not who answered before")
+                self._expose(facts, "it is not the agent that answered before")
         except BaseException:  # also when cancelled: nobody else knows of it
             stream.cancel()
             raise
@@ -166,7 +166,7 @@ class Introducer:
 
     def _expose(self, facts: Facts, how: str) -> NoReturn:
         """One line in the log, however often it is tried, and an error for our callers."""
-        who = f"whoever listens at {facts.dialled} is not {slot_name(facts.slot)} of this cluster"
+        who = f"the process at {facts.dialled} is not {slot_name(facts.slot)} of this cluster"
         if count := self._seldom.due(facts.dialled):
             log.warning("no agent address=%s error=%s: %s times=%d", facts.dialled, who, how, count)
         raise AgentGone(f"{who}: {how}")
@@ -211,7 +211,7 @@ class Introductions:
         self._doorkeeper = doorkeeper
         self._slot = slot
         self._now_s = now_s
-        self._expected: dict[str, _Expected] = {}  # by our nonce, the eldest first
+        self._expected: dict[str, _Expected] = {}  # by our nonce, the oldest first
 
     def challenge(self, given: Mapping[str, Any]) -> bytes:
         """What to answer to a knock with that metadata. Raises Unauthorized, BadRequest."""
@@ -234,7 +234,7 @@ class Introductions:
         return msgspec.msgpack.encode(pending.challenge)
 
     def admit(self, method: str, given: Mapping[str, Any]) -> Guest:
-        """Whoever opens a stream with that metadata. Raises Unauthorized, BadRequest."""
+        """The agent that opens a stream with that metadata. Raises Unauthorized, BadRequest."""
         answer = _decode(given.get(PROOF_KEY), Answer)
         if answer is None:
             if PROTOCOL_KEY in given:  # an agent from before there were knocks
@@ -279,9 +279,9 @@ class Introductions:
             )
 
     def _forget(self, now_s: float, *, keep: int) -> None:
-        """Those whose time is over, and the eldest if there are too many."""
+        """Those whose time is over, and the oldest if there are too many."""
         while self._expected:
-            nonce, eldest = next(iter(self._expected.items()))
-            if eldest.until_s > now_s and len(self._expected) <= keep:
+            nonce, oldest = next(iter(self._expected.items()))
+            if oldest.until_s > now_s and len(self._expected) <= keep:
                 break
             del self._expected[nonce]

@@ -1,18 +1,19 @@
-"""The fast lane between two voters: their messages on a TCP connection of their own.
+"""The fast lane between two agents: small messages on a TCP connection of their own.
 
-A message on a gRPC stream costs each side some 0.1 ms of Python, a commit takes two each
-way, and every commit of a client waits for them. So the gRPC stream between two voters
-(`Replica.Exchange`) introduces them, checks that they can talk, and tells where the lane is;
-what they say then goes there, each message behind its length. First of all both ends prove
-themselves (`identity.handshake`), with TLS inside of it. A lane is used once the other side has
-welcomed us: what accepts connections and is no voter, as a proxy may, or refuses us, leaves
-everything to the stream. Which message takes which way does not matter: the protocol expects
-that any may be lost, late, doubled or out of order.
+A message on a gRPC stream costs each side about 0.1 ms of Python. A commit takes two messages each
+way, and every commit of a client waits for them. So two voters use their gRPC stream
+(`Replica.Exchange`) only to identify each other, to check versions, and to learn the lane's port.
+Their messages then use the lane, each with its length in front. A leader's heartbeats, which have
+answers, use a lane too (`Membership.Exchange`, `Hello.service`). Both ends authenticate first
+(`identity.handshake`), inside TLS if the cluster has it. A lane is used once the other side has
+accepted us. If it refuses us, or is a proxy that accepts any connection, all messages stay on the
+stream. The order between lane and stream does not matter: the protocol tolerates messages that are
+lost, late, duplicated or reordered.
 """
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -20,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from diskless.errors import BadFrame, BadRequest, DisklessError, Unauthorized
+from diskless.identity.arrivals import Acceptor
 from diskless.identity.claims import Credential, Role
 from diskless.identity.handshake import (
     HANDSHAKE_TIMEOUT_S,
@@ -33,28 +35,27 @@ from diskless.identity.handshake import (
 from diskless.identity.handshake import MESSAGE_BYTES_MAX as HANDSHAKE_BYTES_MAX
 from diskless.identity.refusals import Refusals
 from diskless.model import format_address, slot_name
-from diskless.rpc.acceptor import TlsAcceptor
+from diskless.rpc.lane_tls import LaneTls
 from diskless.rpc.tls import Tls
 
 DOOR = "lane"
 MESSAGE_BYTES_MAX = 16 << 20
 UNSENT_BYTES_MAX = 32 << 20
-"""What may wait for a voter that does not read; the rest is dropped."""
+"""Unsent bytes for an agent that does not read. Beyond that, messages are dropped."""
 OPEN_TIMEOUT_S = 2.0
 STRANGERS_MAX = 64
-"""Callers that have not proved themselves yet; one more ends the eldest, which had the most
-time."""
+"""Callers that have not authenticated yet. One more closes the oldest."""
 LANES_MAX = 1024
-"""Voters' lanes into one agent; there is one from each other voter."""
+"""Lanes into one agent: one from each other voter, and one for a leader's heartbeats."""
 SILENCE_MS_MAX = 5_000
-"""Bytes without a receipt for this long end the connection: after a cut TCP would try again
-only minutes later, and a new connection comes up at once."""
+"""Bytes that are not acknowledged for this long close the connection. After a network failure TCP
+would retry only minutes later, while a new connection works at once."""
 
 KEEPALIVE_IDLE_S = 15
 KEEPALIVE_INTERVAL_S = 5
-"""The receiving side sends nothing, so it would never notice that a host is gone."""
+"""Without keepalives a side that only receives would never notice that the other host is gone."""
 WELCOME = b"\x01"
-"""What a door says to a voter's proof, and the last that it ever says."""
+"""Accepts a caller. After it, a lane's server sends nothing but answers to calls."""
 
 _LENGTH_BYTES = 4
 
@@ -66,48 +67,46 @@ class Hello(Struct, frozen=True, array_like=True):
 
     knock: Knock
     slot: int
-    """Whom the caller means: a restarted agent may have got the port of another."""
+    """The slot that the caller wants to reach: a restarted agent may have the port of another
+    one."""
     sender: int
     address: str
-    """Where the caller's own gRPC door is."""
+    """The address of the caller's own gRPC server."""
+    service: str = ""
+    """The method that it calls; each call is answered on the lane. Empty for a voter."""
 
     def about(self, dialled: str) -> str:
-        """What both sides prove besides who they are."""
+        """What both sides prove besides their identity."""
         facts = (self.slot, self.sender, self.address, dialled)
-        return msgspec.json.encode(facts).decode()
+        return msgspec.json.encode((*facts, self.service) if self.service else facts).decode()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Visitor:
-    """A voter as it introduces itself to another."""
+    """How an agent identifies itself to another one."""
 
     credential: Credential
     slot: int
     sender: int
     address: str
     tls: Tls | None = None
+    service: str = ""
 
     def greeting(self, dialled: str) -> tuple[Caller, Hello]:
-        about = Hello(Knock("", ""), self.slot, self.sender, self.address).about(dialled)
-        caller = Caller(self.credential, door=DOOR, about=about)
-        return caller, Hello(caller.knock(), self.slot, self.sender, self.address)
-
-    def tls_options(self, host: str) -> dict[str, Any]:
-        """For asyncio's `create_connection`."""
-        if self.tls is None:
-            return {}
-        return {
-            "ssl": self.tls.lane_caller,
-            "server_hostname": self.tls.name_of(self.slot, host),
-            "ssl_handshake_timeout": OPEN_TIMEOUT_S,
-        }
+        hello = Hello(Knock("", ""), self.slot, self.sender, self.address, self.service)
+        caller = Caller(self.credential, door=DOOR, about=hello.about(dialled))
+        return caller, msgspec.structs.replace(hello, knock=caller.knock())
 
 
 class Lane(asyncio.Protocol):
-    """The sending end. `on_lost` is told of the end of one that was welcome."""
+    """The sending end. `on_lost` is called when an accepted lane ends, `on_answer` with each
+    answer."""
 
-    def __init__(self, on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self, on_lost: Callable[[], None], on_answer: Callable[[bytes], None] | None = None
+    ) -> None:
         self._on_lost = on_lost
+        self._on_answer = on_answer
         self._transport: Any = None
         self._welcome = False
         self._buffer = bytearray()
@@ -118,18 +117,39 @@ class Lane(asyncio.Protocol):
         _tune(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
-        if self._welcome:
+        if self._welcome and self._on_answer is None:
             return  # nothing is expected any more
         self._buffer += data
+        if self._welcome:
+            self._take_answers()
+            return
         while len(self._buffer) >= _LENGTH_BYTES:
             size = int.from_bytes(self._buffer[:_LENGTH_BYTES])
             if size > HANDSHAKE_BYTES_MAX or self._said.qsize() > 1:
-                self._transport.abort()  # no door of ours says that, nor so much
+                self._transport.abort()  # not one of our servers
                 return
             if len(self._buffer) < _LENGTH_BYTES + size:
                 return
             self._said.put_nowait(bytes(self._buffer[_LENGTH_BYTES : _LENGTH_BYTES + size]))
             del self._buffer[: _LENGTH_BYTES + size]
+
+    def _take_answers(self) -> None:
+        buffer = self._buffer
+        while len(buffer) >= _LENGTH_BYTES:
+            end = _LENGTH_BYTES + int.from_bytes(buffer[:_LENGTH_BYTES])
+            if end > _LENGTH_BYTES + MESSAGE_BYTES_MAX:
+                self._transport.abort()
+                return
+            if len(buffer) < end:
+                return
+            answer = bytes(buffer[_LENGTH_BYTES:end])
+            del buffer[:end]
+            assert self._on_answer is not None
+            try:
+                self._on_answer(answer)
+            except BadFrame:
+                self._transport.abort()
+                return
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -142,8 +162,8 @@ class Lane(asyncio.Protocol):
         return self._welcome and self._transport is not None and not self._transport.is_closing()
 
     async def greet(self, caller: Caller, hello: Hello) -> None:
-        """Returns once both sides have proved themselves. Raises ConnectionError if it was
-        closed, Unauthorized if whoever listens is not the agent that is meant."""
+        """Returns once both sides have authenticated. Raises ConnectionError if it was closed,
+        Unauthorized if the process there is not the agent that is wanted."""
         self.send(msgspec.msgpack.encode(hello))
         try:
             challenge = _decode(await self._hear(), Challenge)
@@ -151,21 +171,31 @@ class Lane(asyncio.Protocol):
             challenge = None
         proof = caller.answer(challenge) if challenge is not None else None
         if proof is None:
-            raise Unauthorized("whoever listens there is not an agent of this cluster")
+            raise Unauthorized("the process there is not an agent of this cluster")
         self.send(msgspec.msgpack.encode(proof))
         if await self._hear() != WELCOME:
-            raise ConnectionRefusedError("it did not welcome us")
+            raise ConnectionRefusedError("it did not accept us")
         self._welcome = True
         self._buffer.clear()
 
     async def _hear(self) -> bytes:
         said = await self._said.get()
         if not said or self._transport is None:
-            raise ConnectionRefusedError("it was closed before we were welcome")
+            raise ConnectionRefusedError("it was closed before it accepted us")
         return said
 
+    def post(self, message: bytes) -> bool:
+        """As `send`; False if the lane is not open."""
+        transport = self._transport
+        if not self._welcome or transport is None or transport.is_closing():
+            return False
+        size = len(message)
+        if transport.get_write_buffer_size() + size <= UNSENT_BYTES_MAX:
+            transport.write(size.to_bytes(_LENGTH_BYTES) + message)
+        return True
+
     def send(self, message: bytes) -> None:
-        """Sends a message, or drops it when too much waits already."""
+        """Sends a message, or drops it if too much is unsent."""
         if self._transport.get_write_buffer_size() + len(message) <= UNSENT_BYTES_MAX:
             self._transport.write(len(message).to_bytes(_LENGTH_BYTES) + message)
 
@@ -175,17 +205,28 @@ class Lane(asyncio.Protocol):
             self._transport.abort()
 
 
-async def open_lane(host: str, port: int, visitor: Visitor, on_lost: Callable[[], None]) -> Lane:
-    """A lane to a voter. Raises OSError, TimeoutError, Unauthorized."""
+async def open_lane(
+    host: str,
+    port: int,
+    visitor: Visitor,
+    on_lost: Callable[[], None],
+    on_answer: Callable[[bytes], None] | None = None,
+) -> Lane:
+    """A lane to an agent. Raises OSError, TimeoutError, Unauthorized."""
     loop = asyncio.get_running_loop()
     caller, hello = visitor.greeting(format_address(host, port))
+    lane, tls = Lane(on_lost, on_answer), visitor.tls
     async with asyncio.timeout(OPEN_TIMEOUT_S):
-        _, lane = await loop.create_connection(
-            lambda: Lane(on_lost), host, port, **visitor.tls_options(host)
-        )
         try:
+            if tls is None:
+                await loop.create_connection(lambda: lane, host, port)
+            else:
+                name = tls.name_of(visitor.slot, host)
+                layer = LaneTls(lane, tls.lane_caller, server_name=name)
+                await loop.create_connection(lambda: layer, host, port)
+                await layer.shaken()
             await lane.greet(caller, hello)
-        except BaseException:  # also when cancelled: nobody else knows of it
+        except BaseException:  # also when cancelled: nobody else can close it
             lane.close()
             raise
     return lane
@@ -195,12 +236,12 @@ class Voter(Protocol):
     """This agent's part in replicating the namespace."""
 
     def receive(self, sender: int, address: str, message: bytes) -> None:
-        """Takes a message of the voter `sender`, whose gRPC door is at `address`."""
+        """Receives a message of the voter `sender`, whose gRPC server is at `address`."""
         ...
 
 
 class LaneDoor:
-    """The receiving ends of an agent, behind one port of their own."""
+    """The receiving ends of an agent's lanes, on one port."""
 
     def __init__(
         self,
@@ -210,39 +251,37 @@ class LaneDoor:
         voter: Voter,
         refusals: Refusals,
         tls: Tls | None = None,
+        services: Mapping[str, Callable[[bytes], bytes]] | None = None,
     ) -> None:
+        """`services` answer batches of calls, by method, and raise BadFrame."""
         self.voter = voter
+        self.services = services or {}
         self.address = ""
-        """Where others are told that it is."""
+        """The address that others are told."""
         self._slot = slot
         self._doorkeeper = doorkeeper
         self._refusals = refusals
         self._tls = tls
-        self._server: asyncio.Server | TlsAcceptor | None = None
+        self._acceptor: Acceptor | None = None
         self._open: set[_Inbound] = set()
         self._strangers: dict[_Inbound, None] = {}
 
     async def start(self, host: str) -> int:
         """Listens and returns the port."""
-        if self._tls is None:
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(lambda: _Inbound(self), host, 0)
-            port = int(self._server.sockets[0].getsockname()[1])
-        else:
-            self._server = TlsAcceptor(
-                lambda: _Inbound(self),
-                self._tls.lane_door,
-                strangers_max=STRANGERS_MAX,
-                timeout_s=HANDSHAKE_TIMEOUT_S,
-                on_refused=self.refuse,
-            )
-            port = self._server.start(host)
+        self._acceptor = Acceptor(self._accept, on_refused=self._refuse_crowd)
+        port = self._acceptor.start(host)
         self.address = format_address(host, port)
         return port
 
+    def _accept(self) -> "_Inbound | LaneTls":
+        inbound = _Inbound(self)
+        if self._tls is None:
+            return inbound
+        return LaneTls(inbound, self._tls.lane_door, on_refused=inbound.refuse)
+
     def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         for inbound in list(self._open):
             inbound.abort()
 
@@ -252,10 +291,16 @@ class LaneDoor:
         if len(self._strangers) > STRANGERS_MAX:
             eldest = next(iter(self._strangers))
             del self._strangers[eldest]
-            eldest.refuse(Unauthorized("others came after it", why="too many callers"))
+            eldest.refuse(Unauthorized("closed for newer callers", why="too many callers"))
 
     def refuse(self, error: DisklessError, peer: object) -> None:
         self._refusals.note(DOOR, error, peer)
+
+    def _refuse_crowd(self, peer: str) -> None:
+        crowd = Unauthorized(
+            "too many callers from there have not authenticated", why="too many callers"
+        )
+        self.refuse(crowd, peer)
 
     def lost(self, inbound: "_Inbound") -> None:
         self._open.discard(inbound)
@@ -266,6 +311,8 @@ class LaneDoor:
         hello = _decode(data, Hello)
         if hello.slot != self._slot:
             raise BadRequest(f"meant for slot {hello.slot}, this is {self._slot}")
+        if hello.service and hello.service not in self.services:
+            raise BadRequest(f"{hello.service} is not served on a lane")
         about = hello.about(self.address)
         pending = self._doorkeeper.challenge(hello.knock, door=DOOR, about=about, role=Role.AGENT)
         if pending.principal.name != slot_name(hello.sender):
@@ -280,10 +327,12 @@ class LaneDoor:
         if len(self._open) - len(self._strangers) >= LANES_MAX:
             raise Unauthorized(f"there are {LANES_MAX} lanes already", why="too many lanes")
         self._strangers.pop(inbound, None)
+        if self._acceptor is not None:
+            self._acceptor.arrivals.give_back(inbound.address)
 
 
 class _Inbound(asyncio.Protocol):
-    """One voter's messages, after its handshake."""
+    """A lane from a voter or a leader: its handshake, then its messages or calls."""
 
     def __init__(self, door: LaneDoor) -> None:
         self._door = door
@@ -312,12 +361,21 @@ class _Inbound(asyncio.Protocol):
             if buffer:
                 buffer += data
                 del buffer[: self._take_whole_messages(buffer)]
-            else:  # as nearly always: a message comes whole
+            elif self._admitted and len(data) - _LENGTH_BYTES == int.from_bytes(
+                data[:_LENGTH_BYTES]
+            ):  # the usual case: exactly one whole message
+                self._take(data[_LENGTH_BYTES:])
+            else:
                 at = self._take_whole_messages(data)
                 if at < len(data):
                     buffer += data[at:]
         except DisklessError as error:
             self.refuse(error)
+
+    @property
+    def address(self) -> str:
+        peer = self._transport.get_extra_info("peername")
+        return str(peer[0]) if isinstance(peer, tuple) else ""
 
     def refuse(self, error: DisklessError) -> None:
         self._door.refuse(error, self._transport.get_extra_info("peername"))
@@ -329,10 +387,10 @@ class _Inbound(asyncio.Protocol):
 
     def _expire(self) -> None:
         if not self._admitted:
-            self.refuse(Unauthorized("it did not prove itself in time", why="too late"))
+            self.refuse(Unauthorized("it did not authenticate in time", why="too late"))
 
     def _take_whole_messages(self, data: bytes | bytearray) -> int:
-        """Hands on what has come whole; returns how many bytes that was."""
+        """Handles all complete messages; returns how many bytes they had."""
         at, have = 0, len(data)
         while have - at >= _LENGTH_BYTES:
             start = at + _LENGTH_BYTES
@@ -349,7 +407,10 @@ class _Inbound(asyncio.Protocol):
     def _take(self, message: bytes) -> None:
         hello = self._hello
         if self._admitted and hello is not None:
-            self._door.voter.receive(hello.sender, hello.address, message)
+            if hello.service:
+                self._answer(self._door.services[hello.service](message))
+            else:
+                self._door.voter.receive(hello.sender, hello.address, message)
         elif self._pending is None:
             self._hello, self._pending = self._door.challenge(message)
             self._say(msgspec.msgpack.encode(self._pending.challenge))
@@ -357,6 +418,11 @@ class _Inbound(asyncio.Protocol):
             self._door.admit(self, self._pending, message)
             self._admitted = True
             self._say(WELCOME)
+
+    def _answer(self, message: bytes) -> None:
+        if self._transport.get_write_buffer_size() + len(message) > UNSENT_BYTES_MAX:
+            raise BadFrame("it calls, and does not read the answers")
+        self._say(message)
 
     def _say(self, message: bytes) -> None:
         self._transport.write(len(message).to_bytes(_LENGTH_BYTES) + message)

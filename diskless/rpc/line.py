@@ -9,7 +9,7 @@ from diskless.rpc.tls import Tls
 
 
 class Line:
-    """Makes its channel when it is needed, and anew once our certificate is another: a channel
+    """Makes its channel when it is needed, and again once our certificate has changed: a channel
     keeps the one that it was made with for all its connections."""
 
     def __init__(self, slot: int, address: str, tls: Tls | None) -> None:

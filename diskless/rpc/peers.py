@@ -13,18 +13,23 @@ from typing import Any
 import msgspec
 
 from diskless.agent.faults import Faults
+from diskless.agent.notebook import Fetch, Index, NotesCall, Tell
+from diskless.agent.noted import IndexEntry, Row
 from diskless.agent.ports import (
     Beat,
     Buffer,
+    CacheCounts,
+    CopyCounts,
     FileRow,
     Hold,
     Pulse,
     Rebuilt,
     TierCounts,
     Uploaded,
+    UploadPart,
 )
 from diskless.config import Tuning
-from diskless.errors import error_from_wire
+from diskless.errors import Unavailable, error_from_wire
 from diskless.identity.claims import Keyring
 from diskless.model import (
     AgentInfo,
@@ -34,6 +39,7 @@ from diskless.model import (
     Place,
     ShardName,
     Stripe,
+    TrafficCounts,
     slot_name,
 )
 from diskless.namespace import commands as c
@@ -41,6 +47,7 @@ from diskless.namespace import queries as q
 from diskless.rpc.exchange import Link
 from diskless.rpc.introduction import Facts, Introducer
 from diskless.rpc.lane import Visitor
+from diskless.rpc.laned import LanedLink, VoterLink
 from diskless.rpc.line import Line
 from diskless.rpc.services import (
     MEMBERSHIP,
@@ -48,21 +55,24 @@ from diskless.rpc.services import (
     PROTOCOL,
     REPLICA_METHOD,
     SHARDS,
+    VOTER_BATCH,
     Service,
     format_protocol,
 )
 from diskless.rpc.tls import Tls
 from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
-from diskless.rpc.voters import VoterLink
 
 UPLOAD_TIMEOUT_S = 60.0
 """For a segment: its bytes are fetched from agents, packed, and written to a distant store."""
 
+_decode_index = msgspec.msgpack.Decoder(list[IndexEntry]).decode
+_decode_row: Callable[[bytes], Row | None] = msgspec.msgpack.Decoder(Row | None).decode
 _decode_rows = msgspec.msgpack.Decoder(tuple[FileRow, ...]).decode
 
 
 class Peers:
-    """Implements ShardPeers, Workers, Uploaders, LeaderPeers and VoterPeers over gRPC."""
+    """Implements the peers of `agent.ports` over gRPC: of shards, workers, uploaders, the leader,
+    voters and notes."""
 
     def __init__(
         self,
@@ -84,10 +94,12 @@ class Peers:
         self._introducer = Introducer(self._credential)
         self._tls = tls
         self._tuning = tuning
-        self._links: dict[tuple[str, int, str], tuple[Line, Link | VoterLink]] = {}
+        self._links: dict[tuple[str, int, str], tuple[Line, Link]] = {}
         self._closing: set[asyncio.Future[None]] = set()
         self._closed = False
         self.messages_sent = 0
+        self._roster: tuple[AgentInfo, ...] = ()
+        self._roster_encoded = b""
 
     async def store(
         self,
@@ -132,6 +144,25 @@ class Peers:
             timeout_s=self._tuning.fetch_timeout_s,
         )
         return payload, answer.blocks.checksums
+
+    async def claim(
+        self, agent: AgentInfo, *, file: int, chunks: range, without: int | None
+    ) -> list[int]:
+        claim = shards_pb2.ClaimChunks(
+            file=file,
+            first=chunks.start,
+            count=len(chunks),
+            slot=self._slot,
+            without=0 if without is None else without + 1,
+        )
+        answer, _ = await self._call(
+            SHARDS,
+            agent.slot,
+            agent.address,
+            shards_pb2.ShardCall(claim=claim),
+            timeout_s=self._tuning.fetch_timeout_s,
+        )
+        return list(answer.claimed.slots)
 
     async def drop(self, agent: AgentInfo, stripes: Sequence[str]) -> None:
         call = shards_pb2.ShardCall(drop=shards_pb2.DropStripes(stripes=stripes))
@@ -195,12 +226,16 @@ class Peers:
         *,
         number: int,
         name: str,
+        part: UploadPart | None = None,
     ) -> Uploaded:
         upload = shards_pb2.UploadSegment(
             number=number,
             name=name,
             records=msgspec.msgpack.encode(records),
             stripes=msgspec.msgpack.encode(stripes),
+            start=part.start if part else 0,
+            end=part.end if part else 0,
+            run=part.run if part else "",
         )
         answer, _ = await self._call(
             SHARDS,
@@ -224,11 +259,32 @@ class Peers:
         answer, _ = await self._call(NAMESPACE, slot, address, call, timeout_s=timeout_s)
         return q.decode_answer(query, answer.result)
 
+    async def tell_notes(
+        self, slot: int, address: str, rows: Sequence[Row], *, timeout_s: float
+    ) -> None:
+        await self._about_notes(slot, address, Tell(list(rows)), timeout_s)
+
+    async def notes_index(
+        self, slot: int, address: str, after: str, *, timeout_s: float
+    ) -> list[IndexEntry]:
+        return _decode_index(await self._about_notes(slot, address, Index(after), timeout_s))
+
+    async def notes_of(self, slot: int, address: str, path: str, *, timeout_s: float) -> Row | None:
+        return _decode_row(await self._about_notes(slot, address, Fetch(path), timeout_s))
+
+    async def _about_notes(
+        self, slot: int, address: str, call: NotesCall, timeout_s: float
+    ) -> bytes:
+        asked = namespace_pb2.NamespaceCall(notes=msgspec.msgpack.encode(call))
+        answer, _ = await self._call(NAMESPACE, slot, address, asked, timeout_s=timeout_s)
+        found: bytes = answer.result
+        return found
+
     async def beat(self, agent: AgentInfo, beat: Beat, *, timeout_s: float) -> Pulse:
         call = membership_pb2.Beat(
             leader=beat.leader,
             roster_version=beat.roster_version,
-            roster=b"" if beat.roster is None else msgspec.msgpack.encode(beat.roster),
+            roster=b"" if beat.roster is None else self._encode_roster(beat.roster),
             inline_room=beat.inline_room,
             view=beat.view,
             revoked_version=beat.revoked_version,
@@ -236,15 +292,23 @@ class Peers:
             revoked_upto=beat.revoked_upto,
             tier=beat.tier,
             tier_options=msgspec.msgpack.encode(beat.tier_options) if beat.tier else b"",
+            grades_mark=beat.grades_mark,
+            grades=b"" if beat.grades is None else msgspec.msgpack.encode(beat.grades),
+            relief=beat.relief,
+            unsteady=beat.unsteady,
+            upkeep_pace=beat.upkeep_pace,
+            memory_version=beat.memory_version,
         )
         answer, _ = await self._call(
             MEMBERSHIP, agent.slot, agent.address, call, timeout_s=timeout_s
         )
+        has_it = 0 < beat.memory_version == answer.memory_version and answer.boot == agent.boot
         return Pulse(
             boot=answer.boot,
             roster_version=answer.roster_version,
             shards=answer.shards,
-            memory=dict(answer.memory),
+            memory=beat.memory if has_it else dict(answer.memory),
+            memory_version=answer.memory_version,
             bytes_max=answer.bytes_max,
             messages_sent=answer.messages_sent,
             corrupt_shards_seen=answer.corrupt_shards_seen,
@@ -265,12 +329,43 @@ class Peers:
                 answer.tier.bytes_put,
                 answer.tier.bytes_got,
             ),
+            grades_mark=answer.grades_mark,
+            cache=CacheCounts(
+                answer.cache.hits,
+                answer.cache.misses,
+                answer.cache.waited_ms,
+                tuple(answer.cache.wanted),
+            ),
+            http=answer.http,
+            traffic=TrafficCounts(
+                tuple(answer.traffic.commits),
+                answer.traffic.bytes_written,
+                answer.traffic.bytes_read,
+            ),
+            copies=CopyCounts(
+                bytes_max=answer.copies.bytes_max,
+                hits=answer.copies.hits,
+                misses=answer.copies.misses,
+                bytes_hit=answer.copies.bytes_hit,
+                bytes_missed=answer.copies.bytes_missed,
+                corrupt=answer.copies.corrupt,
+            ),
         )
+
+    def _encode_roster(self, roster: tuple[AgentInfo, ...]) -> bytes:
+        """The same one goes to many agents."""
+        if roster is not self._roster or not self._roster_encoded:
+            self._roster, self._roster_encoded = roster, msgspec.msgpack.encode(roster)
+        return self._roster_encoded
 
     def post(self, slot: int, address: str, message: bytes) -> None:
         """One message to another voter, if it can be had there."""
         if not self._faults.disturbs:
-            self._post(slot, address, message)
+            known = self._links.get((REPLICA_METHOD, slot, address))
+            if known is not None and type(known[1]) is VoterLink:
+                known[1].post(message)
+            else:
+                self._post(slot, address, message)
         elif slot not in self._faults.cut:
             asyncio.get_running_loop().call_later(
                 self._faults.delays_s.get(slot, 0.0), self._post, slot, address, message
@@ -289,20 +384,25 @@ class Peers:
 
     def _introduce(self, slot: int, address: str) -> tuple[Line, VoterLink]:
         line = Line(slot, address, self._tls)
-        visitor = Visitor(
+        return line, VoterLink(
+            partial(self._open, line, REPLICA_METHOD),
+            peer=f"{slot_name(slot)} at {address}",
+            host=line.host,
+            visitor=self._visitor(slot),
+            join=VOTER_BATCH.join,
+            split=VOTER_BATCH.split,
+            count_message=self._count_message,
+            on_broken=lambda: self.on_broken(slot, address),
+        )
+
+    def _visitor(self, slot: int, service: str = "") -> Visitor:
+        return Visitor(
             credential=self._credential,
             slot=slot,
             sender=self._slot,
             address=self.address,
             tls=self._tls,
-        )
-        return line, VoterLink(
-            partial(self._open, line, REPLICA_METHOD),
-            peer=f"{slot_name(slot)} at {address}",
-            host=line.host,
-            visitor=visitor,
-            count_message=self._count_message,
-            on_broken=lambda: self.on_broken(slot, address),
+            service=service,
         )
 
     async def close(self) -> None:
@@ -325,26 +425,47 @@ class Peers:
         if self._faults.disturbs:
             await self._faults.reach(slot, timeout_s=timeout_s)
         link = self._link(service, slot, address)
-        answer, data = await link.call(call, payload, timeout_s=timeout_s)
+        try:
+            answer, data = await link.call(call, payload, timeout_s=timeout_s)
+        except Unavailable:
+            self._doubt(slot, address)
+            raise
         if answer.HasField("refusal"):
             raise error_from_wire(answer.refusal.reason, answer.refusal.message)
         return answer, data
+
+    def _doubt(self, slot: int, address: str) -> None:
+        """A leader looks whether an agent that did not answer does so on no stream."""
+        _, link = self._links.get((MEMBERSHIP.method, slot, address), (None, None))
+        if isinstance(link, LanedLink):
+            link.doubt_stream()
 
     def _link(self, service: Service, slot: int, address: str) -> Link:
         key = (service.method, slot, address)
         if key not in self._links:
             line = Line(slot, address, self._tls)
-            link = Link(
-                partial(self._open, line, service.method),
-                peer=f"{slot_name(slot)} at {address}",
-                join=service.calls.join,
-                split=service.answers.split,
-                count_message=self._count_message,
-            )
+            open_stream = partial(self._open, line, service.method)
+            peer = f"{slot_name(slot)} at {address}"
+            if service is MEMBERSHIP:
+                link: Link = LanedLink(
+                    open_stream,
+                    peer=peer,
+                    host=line.host,
+                    visitor=self._visitor(slot, service.method),
+                    join=service.calls.join,
+                    split=service.answers.split,
+                    count_message=self._count_message,
+                )
+            else:
+                link = Link(
+                    open_stream,
+                    peer=peer,
+                    join=service.calls.join,
+                    split=service.answers.split,
+                    count_message=self._count_message,
+                )
             self._links[key] = line, link
-        known = self._links[key][1]
-        assert isinstance(known, Link)
-        return known
+        return self._links[key][1]
 
     async def _open(self, line: Line, method: str) -> Any:
         """A stream to an agent, after both have proved themselves."""

@@ -1,15 +1,18 @@
-"""The answering side: an agent's gRPC door, closed to whoever is no agent of the cluster."""
+"""The answering side: an agent's gRPC door, closed to all but agents of the cluster."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 import msgspec
 
-from diskless.agent.ports import Beat, Pulse, Rebuilt, Uploaded
+from diskless.agent.cold import SIGN
+from diskless.agent.notebook import NotesCall
+from diskless.agent.ports import Beat, Pulse, Rebuilt, Uploaded, UploadPart
 from diskless.agent.shards import ShardStore
 from diskless.errors import BadFrame, BadRequest, DisklessError, Unauthorized
 from diskless.identity.handshake import HANDSHAKE_TIMEOUT_S, Doorkeeper
@@ -24,7 +27,9 @@ from diskless.model import (
 )
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
-from diskless.rpc.exchange import Handler, Item, serve
+from diskless.policy import GradeRow
+from diskless.rpc.bouncer import Bouncer
+from diskless.rpc.exchange import Handler, Item, answer_at_once, serve
 from diskless.rpc.introduction import (
     CHALLENGE_KEY,
     DOOR,
@@ -46,11 +51,13 @@ from diskless.rpc.services import (
 )
 from diskless.rpc.tls import Tls
 from diskless.rpc.v1 import common_pb2, membership_pb2, namespace_pb2, shards_pb2
+from diskless.upkeep import USUAL
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 4096
-"""Of agents and of strangers. Each takes some 20 KiB, and an agent has four to each other."""
+"""Of agents and of strangers. Each takes some 20 KiB, and an agent has four to each other. Of
+strangers there are far fewer for more than a moment (`rpc.bouncer`)."""
 STREAMS_MAX = 32
 """At once on one connection, knocks among them; an agent has four, and one knock for each. A
 stranger's further ones are refused before they cost the event loop anything."""
@@ -67,11 +74,13 @@ SERVER_OPTIONS = (
     ("grpc.max_concurrent_streams", STREAMS_MAX),
 )
 
+_decode_notes = msgspec.msgpack.Decoder(NotesCall).decode
 _decode_stripe = msgspec.msgpack.Decoder(Stripe).decode
 _decode_stripes = msgspec.msgpack.Decoder(tuple[Stripe, ...]).decode
 _decode_records = msgspec.msgpack.Decoder(tuple[FileRecord, ...]).decode
 _decode_roster = msgspec.msgpack.Decoder(tuple[AgentInfo, ...]).decode
 _decode_options = msgspec.msgpack.Decoder(TierOptions).decode
+_decode_grades = msgspec.msgpack.Decoder(tuple[GradeRow, ...]).decode
 _decode_revoked = msgspec.msgpack.Decoder(tuple[tuple[str, int], ...]).decode
 
 
@@ -88,6 +97,12 @@ class Member(Protocol):
     def pulse(self, beat: Beat) -> Pulse: ...
 
 
+class Notes(Protocol):
+    """What this agent has of Spark's notes."""
+
+    def answer(self, call: NotesCall) -> Any: ...
+
+
 class Rebuilds(Protocol):
     """This agent's part in repair."""
 
@@ -98,8 +113,24 @@ class Uploads(Protocol):
     """This agent's part in the drain."""
 
     async def upload(
-        self, records: Sequence[FileRecord], stripes: Sequence[Stripe], *, number: int, name: str
+        self,
+        records: Sequence[FileRecord],
+        stripes: Sequence[Stripe],
+        *,
+        number: int,
+        name: str,
+        part: UploadPart | None = None,
     ) -> Uploaded: ...
+
+
+class Chunks(Protocol):
+    """This agent's part in reading what is in the tier alone."""
+
+    def claim(
+        self, slot: int, file: int, chunks: range, *, without: int | None = None
+    ) -> list[int]: ...
+
+    async def serve(self, stripe: str, chunk: int) -> tuple[memoryview, bytes]: ...
 
 
 def _handler(path: str, run: Any) -> grpc.GenericRpcHandler:
@@ -121,13 +152,17 @@ class AgentServer:
         shards: ShardStore,
         rebuilds: Rebuilds,
         uploader: Uploads,
+        cold: Chunks,
         namespace: Namespace,
         member: Member,
         voter: Voter,
+        notes: Notes,
     ) -> None:
         self._voter = voter
+        self._notes = notes
         self._rebuilds = rebuilds
         self._uploader = uploader
+        self._cold = cold
         self._refusals = refusals
         self._tls = tls
         self._shards = shards
@@ -138,9 +173,17 @@ class AgentServer:
             doorkeeper, slot=slot, now_s=lambda: asyncio.get_running_loop().time()
         )
         self._lanes = LaneDoor(
-            slot=slot, doorkeeper=doorkeeper, voter=voter, refusals=refusals, tls=tls
+            slot=slot,
+            doorkeeper=doorkeeper,
+            voter=voter,
+            refusals=refusals,
+            tls=tls,
+            services={MEMBERSHIP.method: self._answer_beats},
         )
-        self._lane_port = 0
+        self.lane_port = 0
+        self._bouncer = Bouncer(
+            refusals, begun=(lambda: tls.calls_begun) if tls is not None else None
+        )
 
     async def start(self, host: str, port: int = 0) -> str:
         """Listens and returns host:port."""
@@ -154,7 +197,7 @@ class AgentServer:
                 _handler(REPLICA_METHOD, self._receive_votes),
             )
         )
-        self._lane_port = await self._lanes.start(host)
+        self.lane_port = await self._lanes.start(host)
         if self._tls is None:
             bound = server.add_insecure_port(format_address(host, port))
         else:
@@ -162,41 +205,48 @@ class AgentServer:
             bound = server.add_secure_port(format_address(host, port), credentials)
         self._introductions.address = format_address(host, bound)
         await server.start()
+        self._bouncer.start(bound)
         self._server = server
         return self._introductions.address
 
     async def stop(self, grace_s: float | None = None) -> None:
         self._lanes.stop()
+        self._bouncer.stop()
         if self._server is not None:
             await self._server.stop(grace_s)
 
     def _exchange(self, service: Service, handle: Handler) -> grpc.GenericRpcHandler:
         async def run(requests: Any, context: grpc.aio.ServicerContext) -> None:
-            await self._admit(context, service.method)
-            await serve(
-                requests,
-                context,
-                split=service.calls.split,
-                join=service.answers.join,
-                handle=handle,
-                refuse=service.refuse,
-            )
+            lane = [self._lane] if service is MEMBERSHIP else []
+            async with self._admitted(context, service.method, *lane):
+                await serve(
+                    requests,
+                    context,
+                    split=service.calls.split,
+                    join=service.answers.join,
+                    handle=handle,
+                    refuse=service.refuse,
+                )
 
         return _handler(service.method, run)
 
+    @property
+    def _lane(self) -> tuple[str, str]:
+        return LANE_KEY, str(self.lane_port)
+
     async def _receive_votes(self, requests: Any, context: grpc.aio.ServicerContext) -> None:
         """Hands the messages of one other voter to this one; nothing is answered."""
-        lane = (LANE_KEY, str(self._lane_port))
-        voter = await self._admit(context, REPLICA_METHOD, lane)
-        try:
-            async for data in requests:
-                for message, _ in VOTER_BATCH.split(data):
-                    self._voter.receive(voter.sender, voter.address, message)
-        except ValueError as error:  # BadFrame is a ValueError
-            log.warning("malformed votes peer=%s error=%s", context.peer(), error)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"malformed: {error}")
+        async with self._admitted(context, REPLICA_METHOD, self._lane) as voter:
+            try:
+                async for data in requests:
+                    for message, _ in VOTER_BATCH.split(data):
+                        self._voter.receive(voter.sender, voter.address, message)
+            except ValueError as error:  # BadFrame is a ValueError
+                log.warning("malformed votes peer=%s error=%s", context.peer(), error)
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"malformed: {error}")
 
     async def _answer_knock(self, _: Any, context: grpc.aio.ServicerContext) -> None:
+        self._bouncer.heard(context.peer())
         given = dict(context.invocation_metadata() or ())
         try:
             challenge = self._introductions.challenge(given)
@@ -204,6 +254,20 @@ class AgentServer:
             await self._refuse(context, error)
         else:
             context.set_trailing_metadata(((CHALLENGE_KEY, challenge),))
+
+    @asynccontextmanager
+    async def _admitted(
+        self, context: grpc.aio.ServicerContext, method: str, *more: tuple[str, str]
+    ) -> AsyncIterator[Guest]:
+        """An agent, as long as its stream lives."""
+        peer = context.peer()
+        self._bouncer.heard(peer)
+        guest = await self._admit(context, method, *more)
+        self._bouncer.welcome(peer)
+        try:
+            yield guest
+        finally:
+            self._bouncer.leave(peer)
 
     async def _admit(
         self, context: grpc.aio.ServicerContext, method: str, *more: tuple[str, str]
@@ -241,6 +305,8 @@ class AgentServer:
                 return shards_pb2.ShardAnswer(stored=stored), None
             case "fetch":
                 fetch = call.fetch
+                if fetch.stripe.startswith(SIGN):
+                    return self._fetch_cold(fetch.stripe, fetch.index)
                 data, checksums = self._shards.fetch(
                     fetch.stripe, fetch.index, first_block=fetch.first_block, blocks=fetch.blocks
                 )
@@ -268,7 +334,23 @@ class AgentServer:
                 return self._rebuild(call.rebuild)
             case "upload":
                 return self._upload(call.upload)
+            case "claim":
+                claim = call.claim
+                slots = self._cold.claim(
+                    claim.slot,
+                    claim.file,
+                    range(claim.first, claim.first + claim.count),
+                    without=claim.without - 1 if claim.without else None,
+                )
+                claimed = shards_pb2.ChunksClaimed(slots=slots)
+                return shards_pb2.ShardAnswer(claimed=claimed), None
         raise BadRequest("this agent does not know that call: it may be of an older version")
+
+    async def _fetch_cold(self, name: str, index: int) -> Item:
+        """A chunk of a file whose bytes are in the tier, which this agent has fetched."""
+        data, checksums = await self._cold.serve(name, index)
+        blocks = shards_pb2.Blocks(checksums=checksums, data_bytes=len(data))
+        return shards_pb2.ShardAnswer(blocks=blocks), data
 
     async def _rebuild(self, call: Any) -> Item:
         try:
@@ -297,7 +379,10 @@ class AgentServer:
             records, stripes = _decode_records(call.records), _decode_stripes(call.stripes)
         except msgspec.DecodeError as error:
             raise BadRequest(f"malformed files: {error}") from None
-        done = await self._uploader.upload(records, stripes, number=call.number, name=call.name)
+        part = UploadPart(call.start, call.end, call.run) if call.run else None
+        done = await self._uploader.upload(
+            records, stripes, number=call.number, name=call.name, part=part
+        )
         uploaded = shards_pb2.SegmentUploaded(
             name=done.name, bytes=done.bytes, rows=msgspec.msgpack.encode(done.rows)
         )
@@ -314,17 +399,29 @@ class AgentServer:
                     result = c.encode(results)
                 case "query":
                     result = q.encode(await self._namespace.query(q.decode(call.query)))
+                case "notes":
+                    result = q.encode(self._notes.answer(_decode_notes(call.notes)))
                 case _:
                     raise BadRequest("this agent does not know that call")
         except msgspec.DecodeError as error:
             raise BadRequest(f"malformed command or query: {error}") from None
         return namespace_pb2.NamespaceAnswer(result=result), None
 
+    def _answer_beats(self, data: bytes) -> bytes:
+        return answer_at_once(
+            data,
+            split=MEMBERSHIP.calls.split,
+            join=MEMBERSHIP.answers.join,
+            handle=self._on_beat,
+            refuse=MEMBERSHIP.refuse,
+        )
+
     def _on_beat(self, call: Any, _: memoryview) -> Item:
         try:
             roster = _decode_roster(call.roster) if call.roster else None
             revoked = _decode_revoked(call.revoked) if call.revoked else ()
             options = _decode_options(call.tier_options) if call.tier_options else TierOptions()
+            grades = _decode_grades(call.grades) if call.grades else None
         except msgspec.DecodeError as error:
             raise BadFrame(f"malformed beat: {error}") from None
         pulse = self._member.pulse(
@@ -339,6 +436,12 @@ class AgentServer:
                 call.revoked_upto,
                 call.tier,
                 options,
+                call.grades_mark,
+                grades,
+                call.relief,
+                tuple(call.unsteady),
+                memory_version=call.memory_version,
+                upkeep_pace=call.upkeep_pace or USUAL,
             )
         )
         holds = [
@@ -349,7 +452,8 @@ class AgentServer:
             boot=pulse.boot,
             roster_version=pulse.roster_version,
             shards=pulse.shards,
-            memory=pulse.memory,
+            memory=None if pulse.memory_version == call.memory_version else pulse.memory,
+            memory_version=pulse.memory_version,
             bytes_max=pulse.bytes_max,
             messages_sent=pulse.messages_sent,
             corrupt_shards_seen=pulse.corrupt_shards_seen,
@@ -381,5 +485,19 @@ class AgentServer:
                 bytes_put=pulse.tier.bytes_put,
                 bytes_got=pulse.tier.bytes_got,
             ),
+            grades_mark=pulse.grades_mark,
+            cache=membership_pb2.CacheCounts(
+                hits=pulse.cache.hits,
+                misses=pulse.cache.misses,
+                waited_ms=pulse.cache.waited_ms,
+                wanted=pulse.cache.wanted,
+            ),
+            http=pulse.http,
+            traffic=membership_pb2.Traffic(
+                commits=pulse.traffic.commits,
+                bytes_written=pulse.traffic.bytes_written,
+                bytes_read=pulse.traffic.bytes_read,
+            ),
+            copies=membership_pb2.CopyCounts(**msgspec.structs.asdict(pulse.copies)),
         )
         return answer, None

@@ -19,10 +19,10 @@ ADDRESS_KEY = "diskless-address"
 """Which agent calls, and where it listens."""
 
 LANE_KEY = "diskless-lane"
-"""In a voter's answer: the port of its fast lane (`rpc.lane`)."""
+"""In the answer to a voter or a leader: the port of the agent's fast lane (`rpc.lane`)."""
 PROTOCOL_KEY = "diskless-protocol"
 """What version of these services the caller speaks: MAJOR.MINOR."""
-PROTOCOL = (4, 0)
+PROTOCOL = (6, 0)
 """Agents of one major version understand each other, so that an upgrade can roll through
 a cluster. A minor version may only add what others can do without."""
 

@@ -1,7 +1,7 @@
 """TLS between agents, for gRPC and for lanes: both sides show a certificate of the cluster's.
 
 Connections that are open keep what they were opened with; new ones use the agent's newest
-pair. gRPC's servers ask for it with every connection, its channels cannot: so whoever keeps
+pair. gRPC's servers ask for it with every connection, its channels cannot: so a part that keeps
 channels compares `generation` and makes new ones.
 """
 
@@ -28,8 +28,11 @@ class Tls:
         self._cluster = cluster
         self.generation = 0
         """How often the pair has been renewed."""
+        self.calls_begun = 0
+        """Connections at the gRPC door that have begun TLS."""
         pair, authority = certificates.pair, certificates.authority
         self.lane_door = server_context(pair, authority, callers_have_certificates=True)
+        self.lane_door.num_tickets = 0  # a lane that opens again does a full handshake
         self.lane_caller = client_context(authority, pair)
         certificates.on_renewal(self._renew)
 
@@ -62,6 +65,7 @@ class Tls:
 
         def fetch() -> Any:
             nonlocal seen
+            self.calls_begun += 1
             newest = self.generation
             if newest == seen:
                 return None

@@ -1,6 +1,6 @@
 """The chain of manifests: numbered without gaps, each created only if new.
 
-That creation is the only decision of the tier. Whoever loses a number reads what is there: its
+That creation is the only decision of the tier. The loser of a number reads what is there: its
 own round, whose answer was lost; a round of an earlier leader of its own epoch, to be adopted; or
 its end, a manifest of a later epoch. An answer that does not come is no answer: it is read back,
 and the same number is tried again, so a write that lands late meets itself.
@@ -28,10 +28,10 @@ from diskless.tier.store import Missing, Store, Taken
 from diskless.tier.work import aside
 
 TAKE_OVERS_MAX = 1000
-"""How often a restore tries for the next number while the old cluster goes on writing."""
+"""How often a restore tries for the next number while the old cluster keeps writing."""
 
 Resume = Callable[[Manifest], Awaitable[tuple[Manifest, tuple[Point, ...] | None]]]
-"""Of the newest manifest: the one to go on from, and all that one can return to from there,
+"""Of the newest manifest: the one to continue from, and all that one can return to from there,
 None if that is the newest and nothing changes."""
 
 
@@ -63,7 +63,7 @@ class Appended(Struct, frozen=True):
     manifest: Manifest
     """What has the number now: in the tier for good."""
     mine: bool
-    """False: another leader of this epoch was there first. Adopt it, and make the round anew."""
+    """False: another leader of this epoch was there first. Adopt it, and make the round again."""
 
 
 class Chain:
@@ -82,7 +82,7 @@ class Chain:
         self._sure = False  # whether the number before the next is one's own
 
     async def newest(self, hint: int = 0) -> Manifest | None:
-        """The chain's last manifest, whoever wrote it; None if there is no chain yet.
+        """The chain's last manifest, of any writer; None if there is no chain yet.
 
         `hint` is a number that is known to have existed: with the right one this takes two
         requests. What is returned outlives a crash of the store's machine.
@@ -154,7 +154,7 @@ class Chain:
     async def take_over(self, resume: Resume, *, round_id: Callable[[], str]) -> Manifest:
         """Begins the next epoch of a chain: for good, and before anything is served.
 
-        `resume` is asked, with the newest manifest, for the one whose state goes on (see
+        `resume` is asked, with the newest manifest, for the one whose state continues (see
         `restore.resuming`); whatever it returns is still there when the number is won, for
         nothing came in between. Raises
         Superseded if another restore was faster, DamagedTier if there is no chain.
@@ -245,7 +245,7 @@ class Chain:
         await self._read_floors()
         if number < self.floor:
             raise Superseded(
-                f"{self.store.uri}: its chain has gone on past manifest {number} long ago: what "
+                f"{self.store.uri}: its chain has moved on past manifest {number} long ago: what "
                 f"was written before {self.floor} may be gone"
             )
 

@@ -1,4 +1,4 @@
-"""What of the tier is garbage, and which segments are to be written anew. Pure.
+"""What of the tier is garbage, and which segments are to be rewritten. Pure.
 
 The ledger knows every manifest that is kept and what it names. An object is garbage once no
 manifest that one can return to needs it: then the next manifest says that it is doomed, and only
@@ -78,6 +78,8 @@ class Ledger:
     newest: int = 0
     gone: set[str] = field(default_factory=set)
     """Doomed, though a manifest that is kept still has a row of it."""
+    unreadable: set[int] = field(default_factory=set)
+    """What was such a point, and could not be read."""
 
     def know(self, manifest: Manifest) -> None:
         """One of the past, which says nothing new of what is kept."""
@@ -120,7 +122,7 @@ class Ledger:
 
     def recent(self) -> set[int]:
         """The points of the newest two runs. Not every manifest of a run is one: a return to the
-        past may have gone on from one that was kept alone."""
+        past may have continued from one that was kept alone."""
         newest = self.run(self.newest)
         before = self.run(newest[-1].previous) if newest else []
         return self.points & {known.number for known in (*newest, *before)}
@@ -178,7 +180,7 @@ def plan(
     live_bytes: Mapping[int, int] | None = None,
     listed: Iterable[str] = (),
 ) -> Plan:
-    """What the manifest after the ledger's newest should keep, condemn and write anew.
+    """What the manifest after the ledger's newest should keep, condemn and rewrite.
 
     `live_bytes` says how much of each segment the newest state still needs; `listed` are names
     that a listing gave, or none.
@@ -215,6 +217,22 @@ def plan(
     )
 
 
+def strays(ledger: Ledger, *, listed: Iterable[str], floor: int) -> list[str]:
+    """Of what was listed, all that may go at once: what no manifest has named, nor ever will (its
+    number has gone to another), and what manifests have doomed that was left over.
+
+    Whatever any manifest names that is kept is none of it, doomed things aside: a listing only
+    says what to look at. `floor` is the chain's own: numbers from there on are never free. Empty
+    where the past is not known in full.
+    """
+    if ledger.unreadable:
+        return []
+    named = {*_objects(ledger), *_epoch_marks(ledger.takeovers)} - ledger.gone
+    return sorted(
+        name for name in set(listed) - named if _condemned(name, floor=floor, newest=ledger.newest)
+    )
+
+
 def _epoch_marks(takeovers: Iterable[int]) -> set[str]:
     """A manifest that began an epoch and the one before it are never deleted: whoever led the
     epoch before tries one of the two numbers next, and must find that it is taken."""
@@ -233,6 +251,7 @@ def _objects(ledger: Ledger) -> Iterator[str]:
     for known in ledger.manifests.values():
         yield chain_name(known.number)
         yield from (row.name for row in known.segments)
+        yield from known.streams
 
 
 def _condemned(name: str, *, floor: int, newest: int) -> bool:

@@ -3,6 +3,9 @@
 Reads are the library's. Writes are ours, because it does not fsync: an object is written and
 fsynced under a temporary name, linked to its own, which fails if that is in use, and the
 directory is fsynced. So a name is either absent or the name of a whole object, always.
+
+A directory may be on a mount that hangs, and whoever touches it with it. So only threads of its
+own do, a few: never the event loop, nor the threads that all others share.
 """
 
 import asyncio
@@ -11,9 +14,12 @@ import errno
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import obstore
 from obstore.store import LocalStore
@@ -21,15 +27,18 @@ from typing_extensions import Buffer
 
 from diskless.errors import StoreDenied, StoreDown
 from diskless.tier.store import Missing, Taken
-from diskless.tier.work import aside
 
 TEMPORARY = ".tmp"
 STALE_S = 3600
 """A temporary file that old, by the clock of its file system, is of a writer that died."""
+THREADS = 8
 _BUFFERS_MAX = 512
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class FileStore:
@@ -40,38 +49,52 @@ class FileStore:
         self._is: tuple[int, int] | None = None  # which directory the root was
         self._last = ""  # what was created there last
         self._local: LocalStore | None = None
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tier")
         self.uri = f"file://{root}"
 
     async def put_new(self, name: str, parts: Sequence[Buffer]) -> None:
-        await asyncio.to_thread(self._put_new, name, parts)
+        await self._aside(self._put_new, name, parts)
 
-    async def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+    async def get(self, name: str, start: int = 0, end: int | None = None) -> memoryview:
         options = {} if not start and end is None else {"range": _range(start, end)}
         if end is not None and end <= start:
-            return b""
+            return memoryview(b"")
         try:
-            result = await obstore.get_async(self._reader(), name, options=options)  # type: ignore[arg-type]
-            data = await result.bytes_async()
-            return await aside(len(data), bytes, data)
+            reader = self._local or await self._aside(self._reader)
+            result = await obstore.get_async(reader, name, options=options)  # type: ignore[arg-type]
+            return memoryview(await result.bytes_async())
         except FileNotFoundError:
             raise Missing(f"{self.uri} has no {name}") from None
         except obstore.exceptions.BaseError as error:
-            raise await asyncio.to_thread(self._why, name, start, error) from None
+            raise await self._aside(self._why, name, start, error) from None
 
     async def size(self, name: str) -> int:
-        return await asyncio.to_thread(self._size, name)
+        return await self._aside(self._size, name)
 
     async def delete(self, name: str) -> None:
-        await asyncio.to_thread(self._delete, name)
+        await self._aside(self._delete, name)
 
     async def names(self, prefix: str) -> list[str]:
-        return await asyncio.to_thread(self._names, prefix)
+        return await self._aside(self._names, prefix)
 
     async def settle(self, name: str) -> None:
         try:
-            await asyncio.to_thread(self._sync_directory, (self._root / name).parent)
+            await self._aside(self._sync_directory, (self._root / name).parent)
         except OSError as error:
             raise self._failed(error, name) from None
+
+    async def _aside(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """`work(*args)` on a thread. Who gives up while that has not begun leaves nothing behind,
+        however long the threads hang."""
+        todo = [partial(work, *args, **kwargs)]
+
+        def begin() -> _T:
+            return todo.pop()()
+
+        try:
+            return await asyncio.wrap_future(self._threads.submit(begin))
+        finally:
+            todo.clear()
 
     def _put_new(self, name: str, parts: Sequence[Buffer]) -> None:
         target = self._root / name

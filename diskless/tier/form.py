@@ -1,11 +1,12 @@
-"""The tier's format, version 1: how an object is laid out, and how parts lie in it.
+"""The tier's format, version 2: how an object is laid out, and how parts lie in it.
 
 An object is a header, parts back to back, a head (what the object says of itself) and a trailer
 with a checksum of all of it. Manifests, segments and floors are all such objects. A part is the
-bytes of one file, or a piece of one of a manifest's streams; it can be read by its place alone
-and verifies by itself: its frames of FRAME_BYTES carry checksums that are seeded with its key,
-so that no other part is taken for it. Owns no I/O, and never guesses: what does not verify is
-DamagedTier, what was written by a later version is said to be that.
+bytes of one file, or of a stretch of a large one, or a piece of one of a manifest's streams; it
+can be read by its place alone and verifies by itself: its frames of FRAME_BYTES carry checksums
+that are seeded with its key and with where in the file it begins, so that no other part is taken
+for it. Owns no I/O, and never guesses: what does not verify is DamagedTier, what was written by a
+later version is said to be that. Version 1 had no stretches: a file was one part.
 """
 
 import struct
@@ -22,14 +23,15 @@ from diskless.checksum import CHECKSUM_BYTES, frame_checksum, joint_checksum
 from diskless.errors import DamagedTier, WrongKey
 from diskless.identity.cipher import FINGERPRINT_BYTES, Cipher
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"diskless"
 MANIFEST, SEGMENT, FLOOR = 1, 2, 3
 """Kinds of objects."""
 FRAME_BYTES = 1024 * 1024
 
-ZSTD, SEALED, FRAMED = 1, 2, 4
-"""Flags of a part: compressed; encrypted; of several frames, behind an index of their sizes."""
+ZSTD, SEALED, FRAMED, MORE = 1, 2, 4, 8
+"""Flags of a part: compressed; encrypted; of several frames, behind an index of their sizes; not
+the last of its file."""
 COMPRESS_BYTES_MIN = 256
 SAMPLE_BYTES = 16 * 1024
 GAIN_MIN = 0.9
@@ -57,6 +59,22 @@ class Place(Struct, frozen=True, array_like=True):
     offset: int
     stored_bytes: int
     flags: int
+    start: int = 0
+    """The byte of the file that it begins with."""
+    size: int = 0
+    """Its bytes; 0 if it is the whole file."""
+
+
+class Held(Struct, frozen=True, array_like=True):
+    """A part, as the head of its segment names it."""
+
+    key: int
+    offset: int
+    stored_bytes: int
+    flags: int
+    start: int = 0
+    size: int = 0
+    """As of Place."""
 
 
 class Packed(NamedTuple):
@@ -70,36 +88,46 @@ class Packed(NamedTuple):
 # --- parts ---
 
 
-def pack(key: int, data: Buffer, cipher: Cipher | None = None) -> Packed:
-    """Takes a while for large data: see `work.aside`."""
+def pack(key: int, data: Buffer, cipher: Cipher | None = None, *, start: int = 0) -> Packed:
+    """The part of `key` that begins at its byte `start`. Takes a while for large data: see
+    `work.aside`."""
     view = memoryview(data)
     flags = (ZSTD if _pays(view) else 0) | (SEALED if cipher else 0)
     pieces = [view[at : at + FRAME_BYTES] for at in range(0, len(view), FRAME_BYTES)] or [view]
     frames: list[Buffer] = []
     sizes = []
     for number, piece in enumerate(pieces):
-        stored = _stored(piece, key, number, flags, cipher)
-        frames += (frame_checksum(stored, key=key, number=number), stored)
+        stored = _stored(piece, _about(key, start, number), flags, cipher)
+        frames += (frame_checksum(stored, key=key, start=start, number=number), stored)
         sizes.append(CHECKSUM_BYTES + len(stored))
     if len(pieces) > 1:
         flags |= FRAMED
         index = struct.pack(f">{len(sizes)}I", *sizes)
-        frames[:0] = (frame_checksum(index, key=key, number=len(sizes)), index)
+        frames[:0] = (frame_checksum(index, key=key, start=start, number=len(sizes)), index)
         sizes.append(CHECKSUM_BYTES + len(index))
     return Packed(tuple(frames), sum(sizes), flags)
 
 
 def unpack(
-    key: int, stored: Buffer, flags: int, *, name: str, size: int, cipher: Cipher | None = None
+    key: int,
+    stored: Buffer,
+    flags: int,
+    *,
+    name: str,
+    size: int,
+    start: int = 0,
+    cipher: Cipher | None = None,
 ) -> bytes:
     """The `size` bytes of a part of object `name`, all of which is here. Raises DamagedTier."""
     view = memoryview(stored)
     if not flags & FRAMED:
-        return _frame(key, 0, view, flags, name=name, size=size, cipher=cipher)
+        return bytes(_frame(key, start, 0, view, flags, name=name, size=size, cipher=cipher))
     skipped = index_bytes(size)
-    sizes = unpack_index(key, view[:skipped], name=name, size=size)
+    sizes = unpack_index(key, view[:skipped], name=name, size=size, start=start)
     return b"".join(
-        unpack_frames(key, view[skipped:], flags, sizes, name=name, size=size, cipher=cipher)
+        unpack_frames(
+            key, view[skipped:], flags, sizes, name=name, size=size, start=start, cipher=cipher
+        )
     )
 
 
@@ -108,17 +136,33 @@ def frames_of(size: int) -> int:
 
 
 def index_bytes(size: int) -> int:
-    """How much of a FRAMED part of a file of `size` bytes is its index."""
+    """How much of a FRAMED part of `size` bytes is its index."""
     return CHECKSUM_BYTES + 4 * frames_of(size)
 
 
-def unpack_index(key: int, stored: Buffer, *, name: str, size: int) -> tuple[int, ...]:
+def frame_sizes(place: Place, size: int, *, name: str) -> Sequence[int] | None:
+    """The bytes that each frame of a FRAMED part of `size` bytes takes, if that follows from its
+    place: not of a compressed one. Raises DamagedTier if it cannot be so."""
+    if place.flags & ZSTD:
+        return None
+    count = frames_of(size)
+    more, rest = divmod(place.stored_bytes - index_bytes(size) - size, count)
+    if rest or more < CHECKSUM_BYTES:
+        raise damaged(name, "a part of it has another size than its bytes take")
+    last = size - (count - 1) * FRAME_BYTES
+    return [*(FRAME_BYTES + more,) * (count - 1), last + more]
+
+
+def unpack_index(
+    key: int, stored: Buffer, *, name: str, size: int, start: int = 0
+) -> tuple[int, ...]:
     """The bytes that each frame of a FRAMED part takes. Raises DamagedTier."""
     count = frames_of(size)
     view = memoryview(stored)
     if len(view) != index_bytes(size):
         raise damaged(name, "a part of it is cut short")
-    if view[:CHECKSUM_BYTES] != frame_checksum(view[CHECKSUM_BYTES:], key=key, number=count):
+    found = frame_checksum(view[CHECKSUM_BYTES:], key=key, start=start, number=count)
+    if view[:CHECKSUM_BYTES] != found:
         raise damaged(name, "a part of it fails its checksum")
     return struct.unpack(f">{count}I", view[CHECKSUM_BYTES:])
 
@@ -132,29 +176,32 @@ def unpack_frames(
     name: str,
     size: int,
     first: int = 0,
+    start: int = 0,
     cipher: Cipher | None = None,
-) -> Iterator[bytes]:
+) -> Iterator[bytes | memoryview]:
     """The frames from number `first` on, as many as `sizes` has: `stored` begins with them."""
     view = memoryview(stored)
     for number, count in enumerate(sizes, first):
         raw_bytes = min(FRAME_BYTES, size - number * FRAME_BYTES)
-        yield _frame(key, number, view[:count], flags, name=name, size=raw_bytes, cipher=cipher)
+        frame = view[:count]
+        yield _frame(key, start, number, frame, flags, name=name, size=raw_bytes, cipher=cipher)
         view = view[count:]
 
 
 def _stored(
-    piece: memoryview, key: int, number: int, flags: int, cipher: Cipher | None
+    piece: memoryview, about: bytes, flags: int, cipher: Cipher | None
 ) -> bytes | memoryview:
     data: bytes | memoryview = piece
     if flags & ZSTD:
         data = _compressor().compress(data)
     if cipher is not None:
-        data = cipher.seal(data, _about(key, number))
+        data = cipher.seal(data, about)
     return data
 
 
 def _frame(
     key: int,
+    start: int,
     number: int,
     stored: memoryview,
     flags: int,
@@ -162,14 +209,15 @@ def _frame(
     name: str,
     size: int,
     cipher: Cipher | None,
-) -> bytes:
+) -> bytes | memoryview:
+    """Of what is neither compressed nor sealed, no copy is made."""
     data: bytes | memoryview = stored[CHECKSUM_BYTES:]
-    if stored[:CHECKSUM_BYTES] != frame_checksum(data, key=key, number=number):
+    if stored[:CHECKSUM_BYTES] != frame_checksum(data, key=key, start=start, number=number):
         raise damaged(name, "a part of it fails its checksum")
     if flags & SEALED:
         if cipher is None:
             raise WrongKey(f"{name} is encrypted and no key was given")
-        data = cipher.open(data, _about(key, number))
+        data = cipher.open(data, _about(key, start, number))
     if flags & ZSTD:
         try:
             data = _decompressor().decompress(data, max_output_size=size, allow_extra_data=False)
@@ -177,7 +225,7 @@ def _frame(
             raise damaged(name, f"a part of it does not decompress ({error})") from None
     if len(data) != size:
         raise damaged(name, f"a part of it has {len(data)} bytes, not {size}")
-    return bytes(data)
+    return data
 
 
 def _pays(view: memoryview) -> bool:
@@ -194,8 +242,11 @@ def _pays(view: memoryview) -> bool:
     return len(_compressor().compress(view)) < GAIN_MIN * len(view)
 
 
-def _about(key: int, number: int) -> bytes:
-    return struct.pack(">QI", key & 0xFFFF_FFFF_FFFF_FFFF, number)
+def _about(key: int, start: int, number: int) -> bytes:
+    """What a sealed frame is bound to."""
+    if not start:  # as it was before files had several parts
+        return struct.pack(">QI", key & 0xFFFF_FFFF_FFFF_FFFF, number)
+    return struct.pack(">QIQ", key & 0xFFFF_FFFF_FFFF_FFFF, number, start)
 
 
 def _compressor() -> zstandard.ZstdCompressor:

@@ -51,17 +51,23 @@ class SegmentRow(Struct, frozen=True, array_like=True):
 
 
 class FileRow(Struct, frozen=True, array_like=True):
-    """Where the bytes of file `id` lie, from this manifest on."""
+    """Where the bytes of file `id` lie, from this manifest on; of a large one those of one part.
+    The rows of a file follow each other, in one piece of the table, in the order of its bytes."""
 
     id: int
     segment: int
     offset: int
     stored_bytes: int
     flags: int
+    start: int = 0
+    size: int = 0
+    """As of Place."""
 
     @property
     def place(self) -> Place:
-        return Place(self.segment, self.offset, self.stored_bytes, self.flags)
+        return Place(
+            self.segment, self.offset, self.stored_bytes, self.flags, self.start, self.size
+        )
 
 
 class Point(Struct, frozen=True, array_like=True):
@@ -92,7 +98,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """The whole manifest that it builds on in the end; its own number if it is whole."""
     takes_over: bool = False
     takeovers: tuple[int, ...] = ()
-    """The numbers at which an epoch began, its own too: they are kept for ever."""
+    """The numbers at which an epoch began, its own too: they are kept forever."""
     own: int = 0
     """The number of its body as a segment."""
     own_bytes: int = 0

@@ -5,6 +5,7 @@ chain at a time; every agent uploads and reads. To the chain a change's number i
 in the log.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from diskless.agent.ports import (
     Landed,
     Loaded,
     SegmentRow,
+    Stretch,
     Survey,
     TierCounts,
     Uploaded,
@@ -27,17 +29,22 @@ from diskless.model import TierOptions
 from diskless.namespace.views import TierPlace
 from diskless.tier import form, restore, retention, round
 from diskless.tier import manifest as manifests
+from diskless.tier.address import open_store
 from diskless.tier.chain import Chain
 from diskless.tier.collect import Plan
 from diskless.tier.manifest import Manifest, Stream
 from diskless.tier.read import read_file
 from diskless.tier.retention import Rule
-from diskless.tier.store import Metered, Missing, open_store
+from diskless.tier.store import Metered, Missing, ReadOnly
 from diskless.tier.sweep import Collector
 
 log = logging.getLogger(__name__)
 
 _entries = msgspec.msgpack.Decoder(list[bytes])
+
+
+INDEXES_MAX = 64
+"""Of files that are read a part at a time: some KiB each at most."""
 
 
 class TierPort:
@@ -57,6 +64,7 @@ class TierPort:
         self._cluster = cluster
         self._name = name
         self._cipher = cipher
+        self._indexes: dict[tuple[str, int], Sequence[int]] = {}  # of large files
         self._chain: Chain | None = None
         self._rules = rules
         self._after: Manifest | None = None
@@ -70,7 +78,13 @@ class TierPort:
 
     def counts(self) -> TierCounts:
         counts = self._store.counts
-        return TierCounts(counts.requests, counts.objects_put, counts.bytes_put, counts.bytes_got)
+        return TierCounts(
+            counts.requests,
+            counts.objects_put,
+            counts.bytes_put,
+            counts.bytes_got,
+            counts.requests_failed,
+        )
 
     # -- the chain ------------------------------------------------------------------
 
@@ -92,7 +106,7 @@ class TierPort:
         await self._store.settle(found.object_name)
         rows = [row async for part in restore.tables(chain, found) for row in part]
         self._follow(found)
-        return _landed(found, rows)
+        return await _landed(found, rows)
 
     def _follow(self, manifest: Manifest) -> None:
         self._after, self.plan = manifest, None
@@ -130,7 +144,7 @@ class TierPort:
         appended = await self._chain.append(finished)
         if appended.mine:
             self._follow(appended.manifest)
-            return _landed(appended.manifest, finished.rows)
+            return await _landed(appended.manifest, finished.rows)
         found = await self.look(appended.manifest.number, epoch=self._chain.epoch)
         assert found is not None
         return found
@@ -150,9 +164,7 @@ class TierPort:
 
     # -- bytes ----------------------------------------------------------------------
 
-    async def upload(
-        self, files: Sequence[tuple[int, Buffer]], *, number: int, name: str
-    ) -> Uploaded:
+    async def upload(self, files: Sequence[Stretch], *, number: int, name: str) -> Uploaded:
         segment, rows = await round.upload(
             self._store, name=name, number=number, files=files, cipher=self._cipher
         )
@@ -172,18 +184,21 @@ class TierPort:
 
     async def read(
         self, place: TierPlace, *, file: int, size: int, start: int, stop: int
-    ) -> memoryview:
-        data = await read_file(
+    ) -> list[memoryview]:
+        views = await read_file(
             self._store,
             place.segment,
-            form.Place(0, place.offset, place.stored_bytes, place.flags),
+            form.Place(0, place.offset, place.stored_bytes, place.flags, place.start, place.size),
             id_=file,
             size=size,
             start=start,
             end=stop,
             cipher=self._cipher,
+            indexes=self._indexes,
         )
-        return memoryview(data)
+        while len(self._indexes) > INDEXES_MAX:
+            del self._indexes[next(iter(self._indexes))]
+        return views
 
     async def contents(self, number: int, *, epoch: int) -> AsyncIterator[Loaded]:
         chain = self._begin(epoch)
@@ -192,18 +207,22 @@ class TierPort:
                 epoch = step.manifest.epoch if step.manifest.takes_over else 0
                 yield Loaded(epoch=epoch, segments=_segments(step.segments))
             if step.picture is not None:
-                yield Loaded(picture=step.picture)
+                yield Loaded(picture=step.picture, done=step.done)
             if step.journal is not None:
-                yield Loaded(journal=_decoded(step))
+                yield Loaded(journal=_decoded(step), done=step.done)
             if step.rows is not None:
-                yield Loaded(rows=_rows(step.rows))
+                yield Loaded(rows=_rows(step.rows), done=step.done)
 
 
-def open_port(uri: str, options: TierOptions, *, cluster: str, name: str) -> TierPort:
+def open_port(
+    uri: str, options: TierOptions, *, cluster: str, name: str, read_only: bool = False
+) -> TierPort:
     """An agent's own way to the tier; asks nothing of it yet. Raises BadSettings."""
     credentials = Path(options.credentials) if options.credentials else None
     cipher = read_key(Path(options.key)) if options.key else None
     store = open_store(uri, credentials=credentials)
+    if read_only:
+        store = Metered(ReadOnly(store))
     rules = retention.parse(options.keep)
     return TierPort(store, cluster=cluster, name=name, cipher=cipher, rules=rules)
 
@@ -224,10 +243,10 @@ class ChainDraft:
         return self._round.reserve()
 
     def name(self, uploaded: Uploaded) -> None:
-        self._round.name_segment(
-            manifests.SegmentRow(*uploaded.segment),
-            [manifests.FileRow(*row) for row in uploaded.rows],
-        )
+        self._round.name_segment(*_named(uploaded))
+
+    def keep(self, held: Uploaded) -> None:
+        self._round.keep_segment(*_named(held))
 
     async def add_file(self, id_: int, data: Buffer) -> None:
         await self._round.add_file(id_, data)
@@ -262,7 +281,15 @@ class ChainDraft:
         await self._round.__aexit__()
 
 
-def _landed(manifest: Manifest, rows: Sequence[manifests.FileRow]) -> Landed:
+def _named(held: Uploaded) -> tuple[manifests.SegmentRow, list[manifests.FileRow]]:
+    return manifests.SegmentRow(*held.segment), [manifests.FileRow(*row) for row in held.rows]
+
+
+async def _landed(manifest: Manifest, rows: Sequence[manifests.FileRow]) -> Landed:
+    told: list[FileRow] = []
+    for at in range(0, len(rows), manifests.TABLE_ROWS_MAX):
+        told += _rows(rows[at : at + manifests.TABLE_ROWS_MAX])
+        await asyncio.sleep(0)  # There may be millions.
     return Landed(
         epoch=manifest.epoch,
         number=manifest.number,
@@ -274,7 +301,7 @@ def _landed(manifest: Manifest, rows: Sequence[manifests.FileRow]) -> Landed:
         base=manifest.base,
         journal_bytes=sum(part.stored_bytes for part in manifest.journal),
         segments=_segments(manifest.rows),
-        rows=_rows(rows),
+        rows=told,
     )
 
 
@@ -291,4 +318,8 @@ def _segments(rows: Sequence[manifests.SegmentRow]) -> tuple[SegmentRow, ...]:
 
 
 def _rows(rows: Sequence[manifests.FileRow]) -> tuple[FileRow, ...]:
-    return tuple((row.id, row.segment, row.offset, row.stored_bytes, row.flags) for row in rows)
+    return tuple(
+        (row.id, row.segment, row.offset, row.stored_bytes, row.flags)
+        + ((row.start, row.size) if row.size else ())
+        for row in rows
+    )

@@ -1,5 +1,6 @@
 """Reading parts by their place: all that is returned has been verified."""
 
+from collections.abc import MutableMapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -26,25 +27,37 @@ async def read_file(
     start: int = 0,
     end: int | None = None,
     cipher: Cipher | None = None,
-) -> bytes:
-    """Bytes `start` to `end` of file `id_`, which has `size`; object `name` is where its segment
-    is. Takes one request, two of a file of several frames. Raises DamagedTier."""
-    end = size if end is None else min(end, size)
+    indexes: MutableMapping[tuple[str, int], Sequence[int]] | None = None,
+) -> list[memoryview]:
+    """Bytes `start` to `end` of file `id_`, which has `size`, as far as they are in the part at
+    `place`, a view for each frame; object `name` is where its segment is. Takes one request, two
+    of a compressed part of several frames whose index is not among `indexes`, where it is put.
+    Raises DamagedTier."""
+    begins, size = place.start, place.size or size
+    start = max(start - begins, 0)
+    end = size if end is None else min(end - begins, size)
     if start >= end:
-        return b""
+        return []
     if not place.flags & FRAMED:
         stored = await fetch(store, name, place.offset, place.stored_bytes)
         whole = await aside(
-            size, form.unpack, id_, stored, place.flags, name=name, size=size, cipher=cipher
-        )
-        return whole if (start, end) == (0, size) else whole[start:end]
-    index = await fetch(store, name, place.offset, form.index_bytes(size))
-    sizes = form.unpack_index(id_, index, name=name, size=size)
+            size, form.unpack, id_, stored, place.flags,
+            name=name, size=size, start=begins, cipher=cipher,
+        )  # fmt: skip
+        return [memoryview(whole)[start:end]]
+    sizes = form.frame_sizes(place, size, name=name)
+    if sizes is None and indexes is not None:
+        sizes = indexes.get((name, place.offset))
+    if sizes is None:
+        index = await fetch(store, name, place.offset, form.index_bytes(size))
+        sizes = form.unpack_index(id_, index, name=name, size=size, start=begins)
+        if indexes is not None:
+            indexes[name, place.offset] = sizes
     first, last = start // FRAME_BYTES, -(-end // FRAME_BYTES)
-    offset = place.offset + len(index) + sum(sizes[:first])
+    offset = place.offset + form.index_bytes(size) + sum(sizes[:first])
     stored = await fetch(store, name, offset, sum(sizes[first:last]))
 
-    def join() -> bytes:
+    def unpack() -> list[memoryview]:
         frames = form.unpack_frames(
             id_,
             stored,
@@ -53,12 +66,15 @@ async def read_file(
             name=name,
             size=size,
             first=first,
+            start=begins,
             cipher=cipher,
         )
-        skipped = first * FRAME_BYTES
-        return b"".join(frames)[start - skipped : end - skipped]
+        return [
+            memoryview(frame)[max(start - at, 0) : end - at]
+            for at, frame in zip(range(first * FRAME_BYTES, end, FRAME_BYTES), frames, strict=True)
+        ]
 
-    return await aside(len(stored), join)
+    return await aside(len(stored), unpack)
 
 
 async def read_stream(
@@ -90,7 +106,7 @@ def decode(piece: Buffer, type_: type[_T], *, name: str) -> _T:
         raise form.damaged(name, str(error)) from None
 
 
-async def fetch(store: Store, name: str, offset: int, count: int) -> bytes:
+async def fetch(store: Store, name: str, offset: int, count: int) -> memoryview:
     """Raises DamagedTier if they are not all there."""
     try:
         data = await store.get(name, offset, offset + count)

@@ -69,16 +69,15 @@ class RemoteStore:
         except (exceptions.BaseError, OSError) as error:
             raise self._translated(error, name) from None
 
-    async def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+    async def get(self, name: str, start: int = 0, end: int | None = None) -> memoryview:
         if end is not None and end <= start:
-            return b""
+            return memoryview(b"")
         options: Any = {}
         if start or end is not None:
             options["range"] = {"offset": start} if end is None else (start, end)
         try:
             result = await obstore.get_async(self._store, name, options=options)
-            data = await result.bytes_async()
-            return await aside(len(data), bytes, data)
+            return memoryview(await result.bytes_async())
         except (exceptions.BaseError, OSError) as error:
             raise self._translated(error, name) from None
 
@@ -156,7 +155,7 @@ def read_credentials(path: Path) -> dict[str, str]:
 
 
 def _plain_http(settings: Mapping[str, str]) -> bool:
-    """Whether an endpoint without TLS is named: whoever names it means it."""
+    """Whether an endpoint without TLS is named, which is then meant."""
     return any(
         value.startswith("http://") and "ENDPOINT" in name.upper()
         for name, value in settings.items()

@@ -6,7 +6,7 @@ manifest that does not need what is damaged; nothing is skipped or made up.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diskless.errors import DamagedTier, NotFound
 from diskless.tier import form, read
@@ -48,6 +48,8 @@ class Step:
     journal: bytes | None = None
     rows: list[FileRow] | None = None
     segments: tuple[SegmentRow, ...] | None = None
+    done: float = 0.0
+    """The part of all bytes that has come with it."""
 
 
 async def points_of(
@@ -81,11 +83,11 @@ def choose(points: tuple[Point, ...], at: At) -> Point:
 
 
 def resuming(chain: Chain, at: At = NEWEST) -> Resume:
-    """For `Chain.take_over`: go on from the newest manifest at or before that."""
+    """For `Chain.take_over`: continue from the newest manifest at or before that."""
     known: dict[int, Manifest] = {}
 
     async def remembered(number: int) -> Manifest:
-        """While an old cluster goes on, a second look must not take as long as the first."""
+        """While an old cluster continues, a second look must not take as long as the first."""
         if number not in known:
             known[number] = await chain.read(number)
         return known[number]
@@ -125,12 +127,15 @@ async def run_of(
 async def contents(chain: Chain, manifest: Manifest) -> AsyncIterator[Step]:
     """All that makes the state at `manifest`, but for files' bytes. Raises DamagedTier."""
     names: dict[int, str] = {}
-    for each in await run_of(chain, manifest):
+    run = await run_of(chain, manifest)
+    total, done = sum(map(_content_bytes, run)), 0
+    for each in run:
         names.update((row.number, row.name) for row in each.rows)
         yield Step(each, segments=each.rows)
         try:
-            async for step in _content(chain, each, names):
-                yield step
+            async for part, step in _content(chain, each, names):
+                done += part.size
+                yield replace(step, done=done / max(total, 1))
         except DamagedTier as error:
             error.before = await _readable_before(chain, each.number, manifest)
             raise
@@ -138,14 +143,22 @@ async def contents(chain: Chain, manifest: Manifest) -> AsyncIterator[Step]:
             names.pop(number, None)
 
 
-async def _content(chain: Chain, manifest: Manifest, names: dict[int, str]) -> AsyncIterator[Step]:
+def _content_bytes(manifest: Manifest) -> int:
+    parts = (*(manifest.picture if manifest.whole else ()), *manifest.journal, *manifest.tables)
+    return sum(part.size for part in parts)
+
+
+async def _content(
+    chain: Chain, manifest: Manifest, names: dict[int, str]
+) -> AsyncIterator[tuple[Part, Step]]:
     if manifest.whole:
-        async for _, data in _stream(chain, manifest, Stream.PICTURE, manifest.picture, names):
-            yield Step(manifest, picture=data)
-    async for _, data in _stream(chain, manifest, Stream.JOURNAL, manifest.journal, names):
-        yield Step(manifest, journal=data)
-    async for name, data in _stream(chain, manifest, Stream.TABLE, manifest.tables, names):
-        yield Step(manifest, rows=read.rows_of(data, name=name))
+        picture = _stream(chain, manifest, Stream.PICTURE, manifest.picture, names)
+        async for part, _, data in picture:
+            yield part, Step(manifest, picture=data)
+    async for part, _, data in _stream(chain, manifest, Stream.JOURNAL, manifest.journal, names):
+        yield part, Step(manifest, journal=data)
+    async for part, name, data in _stream(chain, manifest, Stream.TABLE, manifest.tables, names):
+        yield part, Step(manifest, rows=read.rows_of(data, name=name))
 
 
 async def _stream(
@@ -154,12 +167,13 @@ async def _stream(
     stream: Stream,
     parts: tuple[Part, ...],
     names: dict[int, str],
-) -> AsyncIterator[tuple[str, bytes]]:
+) -> AsyncIterator[tuple[Part, str, bytes]]:
     for index, part in enumerate(parts):
         name = names.get(part.segment)
         if name is None:
             raise form.damaged(manifest.object_name, f"it names no segment {part.segment}")
         yield (
+            part,
             name,
             await read.read_stream(chain.store, name, stream, index, part, cipher=chain.cipher),
         )
@@ -168,7 +182,7 @@ async def _stream(
 async def tables(chain: Chain, manifest: Manifest) -> AsyncIterator[list[FileRow]]:
     """Where files lie that this one manifest wrote: what a leader needs to adopt it."""
     names = {row.number: row.name for row in manifest.rows}
-    async for name, data in _stream(chain, manifest, Stream.TABLE, manifest.tables, names):
+    async for _, name, data in _stream(chain, manifest, Stream.TABLE, manifest.tables, names):
         yield read.rows_of(data, name=name)
 
 

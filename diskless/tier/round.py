@@ -14,8 +14,10 @@ from typing import Self
 import msgspec
 from typing_extensions import Buffer
 
+from diskless.agent.ports import Stretch
 from diskless.errors import StoreDown
 from diskless.identity.cipher import Cipher
+from diskless.namespace.parts import by_file
 from diskless.tier import form
 from diskless.tier.chain import Chain
 from diskless.tier.manifest import (
@@ -46,18 +48,27 @@ class Packer:
     def __init__(self, cipher: Cipher | None = None) -> None:
         self._cipher = cipher
         self.parts: list[Buffer] = []
-        self.keys: list[tuple[int, int, int, int]] = []
-        """Key, offset, stored bytes and flags of each part: a segment's own head."""
+        self.held: list[form.Held] = []
+        """A segment's own head."""
         self.bytes = form.HEADER_BYTES
 
-    async def add(self, key: int, data: Buffer) -> tuple[int, int, int]:
-        """Offset, stored bytes and flags of where it lies now."""
-        packed = await aside(len(memoryview(data)), form.pack, key, data, self._cipher)
-        offset = self.bytes
+    async def add(self, key: int, data: Buffer, *, start: int = 0, more: bool = False) -> form.Held:
+        """Where it lies now. `more` if it is a part of a file, and not the last."""
+        size = len(memoryview(data))
+        packed = await aside(size, form.pack, key, data, self._cipher, start=start)
+        flags = packed.flags | (form.MORE if more else 0)
+        is_part = more or start > 0
+        held = form.Held(key, self.bytes, packed.stored_bytes, flags, start, size if is_part else 0)
         self.parts += packed.frames
         self.bytes += packed.stored_bytes
-        self.keys.append((key, offset, packed.stored_bytes, packed.flags))
-        return offset, packed.stored_bytes, packed.flags
+        self.held.append(held)
+        return held
+
+
+def _row(segment: int, held: form.Held) -> FileRow:
+    return FileRow(
+        held.key, segment, held.offset, held.stored_bytes, held.flags, held.start, held.size
+    )
 
 
 async def upload(
@@ -65,15 +76,17 @@ async def upload(
     *,
     name: str,
     number: int,
-    files: Iterable[tuple[int, Buffer]],
+    files: Iterable[Stretch],
     cipher: Cipher | None = None,
 ) -> tuple[SegmentRow, list[FileRow]]:
-    """A segment of these files, by id: what an agent does for its share of a round.
+    """A segment of these files, or of a part of one: what an agent does for its share of a round.
 
     `name` and `number` come from `Round.reserve` and are used once.
     """
     packer = Packer(cipher)
-    rows = [FileRow(id_, number, *await packer.add(id_, data)) for id_, data in files]
+    for id_, data, start, more in files:
+        await packer.add(id_, data, start=start, more=more)
+    rows = [_row(number, held) for held in packer.held]
     return await _put(store, packer, name=name, number=number, cipher=cipher), rows
 
 
@@ -82,7 +95,7 @@ async def _put(
 ) -> SegmentRow:
     assert name.startswith(SEGMENTS)
     data = await aside(
-        packer.bytes, form.close_object, form.SEGMENT, packer.parts, packer.keys, cipher
+        packer.bytes, form.close_object, form.SEGMENT, packer.parts, packer.held, cipher
     )
     size = form.total_bytes(data)
     for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -108,7 +121,7 @@ class Finished:
 
     manifest: Manifest
     rows: tuple[FileRow, ...]
-    """Where files lie once it is appended; their segments are `manifest.rows`."""
+    """Where the files lie that it brought; their segments are among `manifest.rows`."""
     parts: Sequence[Buffer]
     cipher: Cipher | None
 
@@ -142,6 +155,10 @@ class Round:
         self._own = self._next_number()
         self._streams: dict[Stream, list[Part]] = {stream: [] for stream in Stream}
         self._rows: list[FileRow] = []
+        self._parts: list[FileRow] = []
+        """Of large files, which stay together in the order of their bytes."""
+        self._brought: list[FileRow] = []
+        self._brought_parts: list[FileRow] = []
         self._segments: list[SegmentRow] = []
         self._uploads: set[asyncio.Task[SegmentRow]] = set()
 
@@ -158,21 +175,31 @@ class Round:
         number = self._next_number()
         return number, segment_name(self.number, self.round_id, number)
 
-    def name_segment(self, segment: SegmentRow, rows: Iterable[FileRow]) -> None:
-        """What an agent uploaded, or, of a whole manifest, what earlier ones named."""
+    def name_segment(self, segment: SegmentRow, rows: Sequence[FileRow]) -> None:
+        """What an agent uploaded."""
+        self.keep_segment(segment, rows)
+        self._brought += (row for row in rows if not row.size)
+        self._brought_parts += (row for row in rows if row.size)
+
+    def keep_segment(self, segment: SegmentRow, rows: Sequence[FileRow]) -> None:
+        """Of a whole manifest, what earlier ones named."""
         self._segments.append(segment)
-        self._rows += rows
+        self._rows += (row for row in rows if not row.size)
+        self._parts += (row for row in rows if row.size)
 
     async def add_file(self, id_: int, data: Buffer) -> None:
         number = self._own
-        self._rows.append(FileRow(id_, number, *await self._packer.add(id_, data)))
+        row = _row(number, await self._packer.add(id_, data))
+        self._rows.append(row)
+        self._brought.append(row)
         await self._flush_if_full()
 
     async def add(self, stream: Stream, data: Buffer) -> None:
         """The next piece of a stream."""
         parts = self._streams[stream]
-        place = await self._packer.add(stream_key(stream, len(parts)), data)
-        parts.append(Part(self._own, *place, size=len(memoryview(data))))
+        held = await self._packer.add(stream_key(stream, len(parts)), data)
+        size = len(memoryview(data))
+        parts.append(Part(self._own, held.offset, held.stored_bytes, held.flags, size))
         await self._flush_if_full()
 
     async def finish(
@@ -190,9 +217,12 @@ class Round:
 
         `points`, `doomed` and `dropped` come from `collect.plan`.
         """
-        for at in range(0, len(self._rows), TABLE_ROWS_MAX):
-            rows = self._rows[at : at + TABLE_ROWS_MAX]
-            await self.add(Stream.TABLE, msgspec.msgpack.encode(rows))
+        for parts in self._parts, self._brought_parts:
+            parts.sort(key=lambda row: (row.id, row.start))
+        for every in self._rows, self._parts:
+            for rows in by_file(every, TABLE_ROWS_MAX, file=lambda row: row.id):
+                await self.add(Stream.TABLE, msgspec.msgpack.encode(rows))
+                await asyncio.sleep(0)  # There may be millions.
         await self._uploaded(0)
         after = self.after
         assert after is None or (op >= after.op and last_file >= after.last_file)
@@ -223,7 +253,8 @@ class Round:
             points=points,
             doomed=tuple(doomed),
         )
-        return Finished(manifest, tuple(self._rows), self._packer.parts, self.chain.cipher)
+        brought = (*self._brought, *self._brought_parts)
+        return Finished(manifest, brought, self._packer.parts, self.chain.cipher)
 
     def _next_number(self) -> int:
         self._last_segment += 1

@@ -1,41 +1,32 @@
-"""What the tier asks of a store of objects, and how one is opened from an address.
+"""What the tier asks of a store of objects. `address` opens one.
 
 Every request has a deadline, is counted, and fails with one of our own errors in one clear line:
 StoreDown (again later; a write may have happened), StoreDenied, NoSuchBucket, or Missing and
-Taken, which are answers. Credentials come from the environment or from a file, in the library's
-own names (AWS_ACCESS_KEY_ID, …), are refused in an address, and are in no message.
+Taken, which are answers.
 """
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol, TypeVar
-from urllib.parse import urlsplit
+from typing import Protocol
 
 from typing_extensions import Buffer
 
 from diskless.errors import (
     AlreadyExists,
-    BadSettings,
+    NoSuchBucket,
     NotFound,
     StoreDenied,
     StoreDown,
+    Superseded,
 )
 from diskless.tier import form
 
-SCHEMES = ("file", "s3", "gs", "az")
 REQUEST_S = 20.0
 BYTES_PER_S_MIN = 1024 * 1024
 """A request has REQUEST_S, and more for what it carries."""
-
-
-READS_MAX = 5
-RETRY_S = 0.5
-
-_T = TypeVar("_T")
 
 
 class Taken(AlreadyExists):
@@ -57,7 +48,7 @@ class Store(Protocol):
         """Creates an object, whole or not at all. Raises Taken if the name is in use: perhaps
         by this very request, sent again by the library."""
 
-    async def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+    async def get(self, name: str, start: int = 0, end: int | None = None) -> memoryview:
         """The bytes from `start` to `end`, fewer if the object ends before. Raises Missing."""
 
     async def size(self, name: str) -> int:
@@ -81,6 +72,7 @@ class Counts:
     objects_put: int = 0
     bytes_put: int = 0
     bytes_got: int = 0
+    requests_failed: int = 0
 
 
 class Metered:
@@ -99,7 +91,7 @@ class Metered:
         self.counts.objects_put += 1
         self.counts.bytes_put += size
 
-    async def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+    async def get(self, name: str, start: int = 0, end: int | None = None) -> memoryview:
         async with self._request("read", name, 0 if end is None else end - start):
             data = await self._store.get(name, start, end)
         self.counts.bytes_got += len(data)
@@ -129,72 +121,32 @@ class Metered:
             async with asyncio.timeout(limit_s):
                 yield
         except TimeoutError:
+            self.counts.requests_failed += 1
             raise StoreDown(f"{self.uri} did not {verb} {name} within {limit_s:.0f} s") from None
+        except (StoreDown, StoreDenied, NoSuchBucket):
+            self.counts.requests_failed += 1
+            raise
 
 
-class Patient:
-    """A store for long reads, as a restore is: what only reads is tried several times, so that
-    one lost answer does not end it all. Writes are not: their callers know what to do."""
+class ReadOnly:
+    """A store that refuses every change: for a trial restore beside a cluster
+    that continues with the tier."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.uri = store.uri
-        self.put_new = store.put_new
-        self.delete = store.delete
+        self.get = store.get
+        self.size = store.size
+        self.names = store.names
 
-    async def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        return await self._try(lambda: self._store.get(name, start, end))
+    async def put_new(self, name: str, parts: Sequence[Buffer]) -> None:
+        raise Superseded(f"{self.uri} is only read here: {name} is not written")
 
-    async def size(self, name: str) -> int:
-        return await self._try(lambda: self._store.size(name))
-
-    async def names(self, prefix: str) -> list[str]:
-        return await self._try(lambda: self._store.names(prefix))
+    async def delete(self, name: str) -> None:
+        raise Superseded(f"{self.uri} is only read here: {name} is not deleted")
 
     async def settle(self, name: str) -> None:
-        await self._try(lambda: self._store.settle(name))
-
-    async def _try(self, ask: Callable[[], Awaitable[_T]]) -> _T:
-        for attempt in range(1, READS_MAX):
-            try:
-                return await ask()
-            except StoreDown:
-                await asyncio.sleep(attempt * RETRY_S)
-        return await ask()
-
-
-def open_store(uri: str, *, credentials: Path | None = None) -> Metered:
-    """The store at an address; asks nothing of it yet: see `check`.
-
-    Raises BadSettings if the address or the file of credentials is no such thing.
-    """
-    from diskless.tier.files import FileStore
-    from diskless.tier.remote import RemoteStore, read_credentials
-
-    check_uri(uri)
-    parts = urlsplit(uri)
-    if parts.scheme == "file":
-        return Metered(FileStore(Path(parts.path)))
-    return Metered(RemoteStore(uri, read_credentials(credentials) if credentials else {}))
-
-
-def check_uri(uri: str) -> None:
-    """Raises BadSettings, never with what could be a secret."""
-    parts = urlsplit(uri)
-    if parts.scheme not in SCHEMES:
-        good = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        raise BadSettings(
-            f"a tier's address begins with one of {good}, not {parts.scheme or uri!r}"
-        )
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        raise BadSettings(
-            f"a tier's address ({parts.scheme}://…) holds no credentials and no options: set the "
-            "environment variables of the store, or name a file of them"
-        )
-    if parts.scheme == "file" and (parts.netloc or not parts.path.strip("/")):
-        raise BadSettings(f"a directory is named with three slashes, file:///dir, not {uri}")
-    if parts.scheme != "file" and not parts.netloc:
-        raise BadSettings(f"{uri} names no bucket: {parts.scheme}://bucket/prefix")
+        """Its own cluster has seen to that."""
 
 
 async def check(store: Store, *, write: bool = True) -> None:
@@ -212,7 +164,7 @@ async def check(store: Store, *, write: bool = True) -> None:
     try:
         await store.put_new(name, [b"again"])
     except Taken:
-        if await store.get(name) == b"diskless":
+        if bytes(await store.get(name)) == b"diskless":
             return
     finally:
         await store.delete(name)

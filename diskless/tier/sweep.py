@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from diskless.errors import DamagedTier
 from diskless.tier import form, read
 from diskless.tier.chain import Chain
-from diskless.tier.collect import Ledger, Plan, plan
+from diskless.tier.collect import Ledger, Plan, plan, strays
 from diskless.tier.manifest import CHAIN, SEGMENTS, Manifest, Stream, number_of
 from diskless.tier.retention import Rule
 from diskless.tier.work import aside
@@ -28,7 +29,12 @@ async def carry_out(chain: Chain, manifest: Manifest) -> None:
     numbers = [number for name in manifest.doomed if (number := number_of(name)) is not None]
     if numbers:
         await chain.raise_floor(max(numbers) + 1)
-    waiting = iter(manifest.doomed)
+    await delete(chain, manifest.doomed)
+
+
+async def delete(chain: Chain, names: Iterable[str]) -> None:
+    """Deletes what nobody needs: see `collect.strays`. Raises StoreDown if some are left."""
+    waiting = iter(names)
 
     async def work() -> None:
         for name in waiting:
@@ -37,6 +43,43 @@ async def carry_out(chain: Chain, manifest: Manifest) -> None:
     results = await asyncio.gather(*(work() for _ in range(DELETES_MAX)), return_exceptions=True)
     for error in filter(None, results):
         raise error
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """What no manifest needs that one can return to."""
+
+    doomed: tuple[str, ...]
+    """Given up by manifests, and not deleted yet: they may go at once."""
+    strays: tuple[str, ...]
+    """What rounds that failed have left, which no manifest has named or ever will: it too."""
+    unnamed: tuple[str, ...]
+    """What retention lets go of: the cluster's next rounds say so before it goes."""
+    deleted: int = 0
+
+
+async def tidy(chain: Chain, newest: Manifest, rules: Sequence[Rule], *, dry_run: bool) -> Garbage:
+    """Deletes what manifests have doomed already and what none ever named; tells what they will
+    doom. What is named is read in the manifests; a listing only says what to look for there.
+
+    For processes other than the leader, whether or not there is one. Raises DamagedTier, StoreDown.
+    """
+    ledger = await load_ledger(chain, newest)
+    listed = await listing(chain)
+    told = plan(ledger, rules, listed=listed)
+    doomed = tuple(name for name in newest.doomed if name in listed)
+    found = strays(ledger, listed=listed, floor=chain.floor)
+    left = tuple(name for name in found if name not in doomed)
+    goes = {*doomed, *left}
+    unnamed = tuple(name for name in told.doomed if name in listed and name not in goes)
+    if not dry_run and goes:
+        await carry_out(chain, newest)
+        await delete(chain, left)
+    return Garbage(doomed, left, unnamed, 0 if dry_run else len(goes))
+
+
+async def listing(chain: Chain) -> set[str]:
+    return {*await chain.store.names(CHAIN), *await chain.store.names(SEGMENTS)}
 
 
 class Collector:
@@ -57,14 +100,14 @@ class Collector:
         """`listing` also finds what failed rounds left: one request more for each 1,000 names."""
         if self.ledger is None or self.ledger.newest != newest.number:
             self.ledger = await load_ledger(self._chain, newest)
-        listed: list[str] = []
-        if listing:
-            for prefix in (CHAIN, SEGMENTS):
-                listed += await self._chain.store.names(prefix)
+        listed = await self._listed() if listing else set()
         size = ROW_BYTES * (len(self.ledger.manifests) + len(listed))
         return await aside(
             size, plan, self.ledger, self._rules, live_bytes=live_bytes, listed=listed
         )
+
+    async def _listed(self) -> set[str]:
+        return await listing(self._chain)
 
     def landed(self, manifest: Manifest) -> None:
         if self.ledger is not None and self.ledger.newest + 1 == manifest.number:
@@ -113,3 +156,4 @@ async def _know_points(chain: Chain, ledger: Ledger) -> None:
                 number = manifest.number if manifest.whole else manifest.previous or number
         except DamagedTier:
             ledger.points.discard(point)
+            ledger.unreadable.add(point)

@@ -1,7 +1,8 @@
 """Whether the newest manifest can be restored, told without restoring it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from diskless.errors import DamagedTier
 from diskless.tier import form, restore
@@ -10,7 +11,8 @@ from diskless.tier.manifest import FileRow, SegmentRow, decode, number_of
 from diskless.tier.store import Missing
 from diskless.tier.work import aside
 
-_Keys = list[tuple[int, int, int, int]]
+_Rows = dict[int, list[FileRow]]
+"""Of each file, one for each of its parts."""
 
 
 @dataclass
@@ -47,7 +49,7 @@ async def verify(
         return report
     report.number, report.op = newest.number, newest.op
     segments: dict[int, SegmentRow] = {}
-    rows: dict[int, FileRow] = {}
+    rows: _Rows = {}
     try:
         async for step in restore.contents(chain, newest):
             _note(step, segments, rows, report)
@@ -58,8 +60,10 @@ async def verify(
         return report
     report.files, report.segments_total = len(rows), len(segments)
     by_segment: dict[int, list[FileRow]] = {}
-    for row in rows.values():
-        by_segment.setdefault(row.segment, []).append(row)
+    for parts in rows.values():
+        report.problems += _gaps(parts)
+        for row in parts:
+            by_segment.setdefault(row.segment, []).append(row)
     for segment in segments.values():
         try:
             await _check(chain, segment, by_segment.get(segment.number, []), report, full=full)
@@ -70,9 +74,7 @@ async def verify(
     return report
 
 
-def _note(
-    step: restore.Step, segments: dict[int, SegmentRow], rows: dict[int, FileRow], report: Report
-) -> None:
+def _note(step: restore.Step, segments: dict[int, SegmentRow], rows: _Rows, report: Report) -> None:
     manifest = step.manifest
     if step.segments is not None:
         report.manifests += 1
@@ -82,8 +84,21 @@ def _note(
         segments.update((row.number, row) for row in step.segments)
         for number in manifest.dropped:
             segments.pop(number, None)
-    for row in step.rows or ():
-        rows[row.id] = row
+    for id_, own in groupby(step.rows or (), key=lambda row: row.id):
+        rows[id_] = list(own)
+
+
+def _gaps(parts: list[FileRow]) -> Iterator[str]:
+    """What is wrong with the parts of a file: each but the last says that another follows it."""
+    at = 0
+    for row in parts:
+        if row.start != at:
+            yield f"file {row.id}: its part at byte {row.start} follows byte {at}"
+            return
+        at += row.size
+        if bool(row.flags & form.MORE) is (row is parts[-1]):
+            yield f"file {row.id}: a part of it is named nowhere after byte {at}"
+            return
 
 
 async def _check(
@@ -105,9 +120,13 @@ async def _check(
     if manifest is not None:
         await aside(size, decode, data, manifest, chain.cipher)
         return
-    keys = await aside(
-        size, form.open_object, data, form.SEGMENT, _Keys, name=name, cipher=chain.cipher
+    held = await aside(
+        size, form.open_object, data, form.SEGMENT, list[form.Held], name=name, cipher=chain.cipher
     )
-    missing = {(row.id, row.offset, row.stored_bytes, row.flags) for row in rows} - set(keys)
+    named = {
+        form.Held(row.id, row.offset, row.stored_bytes, row.flags, row.start, row.size)
+        for row in rows
+    }
+    missing = named.difference(held)
     if missing:
         raise form.damaged(name, f"{len(missing)} files are not where they should be")

@@ -1,7 +1,7 @@
-"""What only a leader does, for as long as it leads.
+"""What only a leader does, while it leads.
 
-`Leader` begins with a view and ends with it. Nothing in this package outlives a view: the
-next leader, or this one in a later view, begins from the namespace alone.
+A `Leader` starts with a view and stops with it. Nothing in this package outlives a view: the
+next leader, or this one in a later view, starts from the namespace alone.
 """
 
 from diskless.agent.leading.leader import Leader

@@ -1,11 +1,12 @@
-"""What a round has: one moment of the namespace, and the files whose bytes the tier lacks then.
+"""The content of a round: one moment of the namespace, and the files whose bytes the tier lacks.
 
-Reads the state and changes nothing. Between two steps the state goes on; the moment itself is
-taken in one step that waits for nothing, so it is a prefix of the log.
+Reads the state and changes nothing. The state may change between two steps. The moment itself is
+taken in one step without an await, so it is a prefix of the log.
 """
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from msgspec import Struct
 
@@ -17,9 +18,10 @@ from diskless.namespace import journal as journals
 from diskless.namespace import picture
 from diskless.namespace.journal import Journal, Written
 from diskless.namespace.state import NamespaceState
+from diskless.namespace.tier import row_of
 
 SLICE_FILES = 2000
-"""Looked at before others have their turn."""
+"""Files looked at before other tasks run."""
 _EVERYTHING = 1 << 62
 
 
@@ -36,11 +38,11 @@ class Increment(Struct, frozen=True, kw_only=True):
     moment: Moment
     entries: Sequence[bytes]
     records: Sequence[FileRecord]
-    """Files that are new, alive at that moment, and to be brought into the tier."""
+    """New files to upload to the tier. Nearly all of them exist at that moment."""
 
 
 async def increment(state: NamespaceState, journal: Journal) -> Increment | None:
-    """What was done since the horizon; None if only a whole picture can tell."""
+    """The changes since the horizon; None if the round needs a whole picture."""
     tier = state.tier
     found: dict[int, FileRecord] = {}
     at = tier.horizon_file
@@ -54,27 +56,49 @@ async def increment(state: NamespaceState, journal: Journal) -> Increment | None
         if at >= state.last_file:
             break
         await asyncio.sleep(0)
-    # From here on nothing waits: what lives now is what the entries up to now have made.
+        _prune(state, found)
+    # No await from here: the files that exist now are those that the entries up to now created.
     if not journal.covers(tier.horizon_change):
         return None
     moment = Moment(
         change=tier.change, op=state.op, time_ms=state.clock_ms, last_file=state.last_file
     )
-    alive = [state.files[id_].record for id_ in found if id_ in state.files]
     entries = journal.after(tier.horizon_change, upto=moment.change, limit=_EVERYTHING)
-    if _policies_changed(entries):
-        return None  # What was kept in memory alone may be to be kept from now on.
-    if not state.policies.asks_for_memory(default=tier.default_durability):
-        return Increment(moment=moment, entries=entries, records=alive)
-    fleeting = _fleeting(state, entries)
-    if fleeting is None:
-        return None
-    kept = [record for record in alive if record.id not in fleeting]
+    records = list(found.values())
+    table, default = state.policies.table, tier.default_durability
+    # The moment is taken. The rest reads copies, so other tasks may run.
+    asks_for_memory = state.policies.asks_for_memory(default=default)
+    fleeting: set[int] = set()
+    for first in range(0, len(entries), SLICE_FILES):
+        part = entries[first : first + SLICE_FILES]
+        if _policies_changed(part):
+            return None  # Files that were only in memory may have to be in the tier now.
+        if asks_for_memory:
+            more = _fleeting(table, default, part)
+            if more is None:
+                return None
+            fleeting |= more
+        await asyncio.sleep(0)
+    if not fleeting:
+        return Increment(moment=moment, entries=entries, records=records)
+    kept: list[FileRecord] = []
+    for first in range(0, len(records), SLICE_FILES):
+        some = records[first : first + SLICE_FILES]
+        kept += [record for record in some if record.id not in fleeting]
+        await asyncio.sleep(0)
     return Increment(moment=moment, entries=entries, records=kept)
 
 
+def _prune(state: NamespaceState, found: dict[int, FileRecord]) -> None:
+    """Removes the last found files that are deleted by now. If a file is deleted later, its bytes
+    are uploaded in vain, which does no harm."""
+    for id_ in list(islice(reversed(found), SLICE_FILES)):
+        if id_ not in state.files:
+            del found[id_]
+
+
 def _policies_changed(entries: Iterable[bytes]) -> bool:
-    """Looks into few of them: the names of such commands stand in the entries as they are."""
+    """Decodes few entries: the names of such commands appear verbatim in the encoded entries."""
     return any(
         isinstance(journals.decode(entry).what, c.SetPolicy | c.RemovePolicy)
         for entry in entries
@@ -82,14 +106,14 @@ def _policies_changed(entries: Iterable[bytes]) -> bool:
     )
 
 
-def _fleeting(state: NamespaceState, entries: Iterable[bytes]) -> set[int] | None:
-    """New files below paths that ask for `memory`; None if others than new ones may have come
-    to where they are to be kept."""
-    table, found = state.policies.table, set[int]()
-    default = state.tier.default_durability
+def _fleeting(table: policy.Table, default: str, entries: Iterable[bytes]) -> set[int] | None:
+    """New files below `memory` paths; None if older files may have been moved from such a path to
+    one that must be in the tier."""
+    found: set[int] = set()
 
     def is_memory(path: str) -> bool:
-        return state.policies.durability(path, default=default) == policy.MEMORY
+        asked = policy.effective(table, path, policy.DURABILITY, default=default)
+        return asked.value == policy.MEMORY
 
     def has_memory(path: str) -> bool:
         below = path.rstrip("/") + "/"
@@ -103,37 +127,35 @@ def _fleeting(state: NamespaceState, entries: Iterable[bytes]) -> set[int] | Non
             case Written(first=first, files=files):
                 found.update(first + n for n, (path, _, _) in enumerate(files) if is_memory(path))
             case c.Clone(source=source) if paths.leads_to_snapshots(source):
-                return None  # A snapshot of a directory above shows what asks for memory.
+                return None  # A snapshot of a parent may contain `memory` paths.
             case c.Rename(source=source, target=target) | c.Clone(source=source, target=target):
                 if has_memory(source) and not is_memory(target):
                     return None
-            case c.Rollback():
+            case c.Rollback() | c.Replace():
                 return None
     return found
 
 
 class Whole(Struct, kw_only=True):
-    """Of a whole picture, what was found on the way."""
+    """What was found while a whole picture was made."""
 
     moment: Moment
     rewrite: frozenset[int] = frozenset()
-    """Segments whose files are to be brought anew."""
-    rows: list[FileRow] = []
+    """Segments whose files must be uploaded again."""
+    rows: dict[int, list[FileRow]] = {}
+    """Rows of files that the tier has, by segment."""
     records: list[FileRecord] = []
     """Files that the tier lacks."""
 
     def segments(self, state: NamespaceState) -> Iterator[Uploaded]:
-        """The segments that `rows` name, each with its rows."""
-        by_segment: dict[int, list[FileRow]] = {}
-        for row in self.rows:
-            by_segment.setdefault(row[1], []).append(row)
-        for number, rows in by_segment.items():
+        """The segments in `rows`, each with its rows."""
+        for number, rows in self.rows.items():
             segment = state.tier.segments[number]
             yield Uploaded(number, segment.name, segment.bytes, tuple(rows))
 
 
 async def durable_ids(state: NamespaceState) -> set[int] | None:
-    """The files of the marked moment that the tier is to have; None: all."""
+    """The files of the marked moment that the tier should have; None: all."""
     if not picture.has_memory(state):
         return None
     found: set[int] = set()
@@ -144,16 +166,17 @@ async def durable_ids(state: NamespaceState) -> set[int] | None:
 
 
 def sort_files(state: NamespaceState, chunk: bytes, wanted: set[int] | None, whole: Whole) -> None:
-    """Notes the files of a picture's chunk: where they lie, or that they are to be brought.
+    """Notes for each file of a picture's chunk where it is, or that it must be uploaded.
 
-    What lies in the tier stays named, whether or not it is wanted: else it would be garbage, and
-    the namespace would still believe that it is there.
+    A file that is in the tier stays named, wanted or not. Otherwise it would become garbage while
+    the namespace still counts on it.
     """
     for id_, size, _, _ in picture.files_of(chunk):
         if not size:
             continue
-        place = state.tier.place(id_)
-        if place is not None and place.segment not in whole.rewrite:
-            whole.rows.append((id_, place.segment, place.offset, place.stored_bytes, place.flags))
-        elif place is not None or wanted is None or id_ in wanted:
+        parts = state.tier.parts(id_)
+        if parts and not any(part.segment in whole.rewrite for part in parts):
+            for part in parts:
+                whole.rows.setdefault(part.segment, []).append((id_, *row_of(part)))
+        elif parts or wanted is None or id_ in wanted:
             whole.records.append(state.files[id_].record)

@@ -1,70 +1,50 @@
-"""The drain: brings what was acknowledged into the durable tier, a whole prefix at a time.
+"""The drain: copies acknowledged changes to the durable tier, always as a whole prefix of the log.
 
-Runs on the leader. A round takes all that was changed up to one moment, reads the bytes of the
-files that are new and alive then, and becomes one manifest; commands then tell every voter where
-the files lie and that the horizon has moved. Nothing is announced that is not in the chain, and a
-round that fails leaves garbage, never half a prefix. A new leader first adopts what an earlier one
-of the same epoch has appended. Whoever finds a later epoch in the chain stops for good.
+Runs on the leader. A round takes all changes up to one moment, reads the bytes of the new files
+that exist then, and writes one manifest. Commands then inform every voter where the files are and
+that the horizon has moved. Nothing is announced before it is in the chain. A round that fails
+leaves garbage, never half a prefix. A new leader first adopts manifests that an earlier leader of
+the same epoch has appended. A drainer that finds a later epoch in the chain stops for good.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from msgspec import Struct
-
 from diskless.agent.leading import cut
 from diskless.agent.leading.backlog import Backlog
-from diskless.agent.ports import Draft, FileRow, Landed, SegmentRow, Tier, Uploaded
+from diskless.agent.leading.carrier import Carrier, Limits, Source
+from diskless.agent.leading.distance import Distance, choose_distance
+from diskless.agent.leading.pacer import Pacer
+from diskless.agent.ports import Draft, FileRow, Landed, SegmentRow, Tier
 from diskless.agent.tiers import Tiers
 from diskless.config import TierSettings
-from diskless.errors import (
-    CorruptData,
-    DisklessError,
-    NotFound,
-    ShardsAway,
-    StoreDown,
-    Superseded,
-    TooFewShards,
-)
+from diskless.errors import DisklessError, StoreDown, Superseded
 from diskless.model import FileRecord
 from diskless.namespace import commands as c
 from diskless.namespace import picture
 from diskless.namespace.journal import Journal
+from diskless.namespace.parts import by_file
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.tier import KEEP_ROWS_MAX
 
 log = logging.getLogger(__name__)
 
-UPLOADS_MAX = 6
-"""Segments that are uploaded at once."""
 JOURNAL_PIECE = 2000
-DISTANCE_S = 0.3
-"""Between the beginnings of two rounds that nobody waits for; more if a round takes long."""
-DISTANCE_COST = 4.0
-"""In what the last round took: the drain takes at most a fourth of the time."""
+ABSENT_S = 1.0
+"""How often it checks whether there is a tier."""
+WATCH_S = 5.0
+"""How often an idle cluster checks that the chain exists and is still its own."""
+PACED_SHARE = 0.5
 BACK_OFF_S_MIN = 0.1
 BACK_OFF_S_MAX = 10.0
 
 
-class Limits(Struct, frozen=True):
-    """How rounds are cut; tests have smaller ones."""
-
-    small_bytes: int = 4 << 20
-    """A round with fewer bytes of files is one object."""
-    segment_bytes: int = 16 << 20
-    survey_after: int = 32
-    """Rounds between two looks at what the chain holds."""
-    whole_after: int = 256
-    whole_after_bytes: int = 32 << 20
-    """Manifests, and bytes of journals in them, after which one is whole again."""
-
-
 class World(Protocol):
-    """The namespace, as its leader has it."""
+    """The leader's namespace."""
 
     @property
     def state(self) -> NamespaceState: ...
@@ -73,21 +53,9 @@ class World(Protocol):
     async def execute(self, command: c.Command) -> tuple[c.Result, ...]: ...
 
 
-class Source(Protocol):
-    """How the bytes of files come to the tier."""
-
-    async def read(self, record: FileRecord) -> bytes:
-        """Raises TooFewShards, ShardsAway, NotFound, Unavailable."""
-        ...
-
-    async def upload(self, records: Sequence[FileRecord], *, number: int, name: str) -> Uploaded:
-        """Makes a segment of these files, by whichever agent. Raises as `read` does, and what the
-        store does."""
-        ...
-
-
 class RoundEnded(DisklessError):
-    """A round cannot go on, and the next one can: another leader was faster, or memory is short."""
+    """This round cannot continue, but the next one can: another leader was faster, or memory is
+    short."""
 
 
 class Drainer:
@@ -102,36 +70,57 @@ class Drainer:
         first: TierSettings | None = None,
         limits: Limits = Limits(),  # noqa: B008 - it never changes
         chance: random.Random | None = None,
+        pacer: Pacer | None = None,
     ) -> None:
-        """`first` is the tier for a namespace that never had one."""
+        """`first` is the tier for a namespace that never had one. `pacer` is notified of clients'
+        commands."""
+        self.pacer = pacer or Pacer(share=PACED_SHARE)
+        self._watched_s = now_s()
         self._limits = limits
         self._chance = chance or random.SystemRandom()
         self._world = world
         self._tiers = tiers
-        self._source = source
         self._backlog = backlog
         self._now_s = now_s
         self._first = first
         self._followed: tuple[str, int] | None = None
+        self._uri = ""  # of the chain that is followed, or soon will be
         self._since_whole = 0
         self._journal_bytes = 0
         self._took_s = 0.0
         self._began_s: float | None = None
         self._short = False
         self.collecting = False
-        """Whether a round needs bytes that may be dead by now: nothing may be reaped then."""
+        """Whether a round needs bytes of files that may be deleted by now. They must not be reaped
+        then."""
+        self.needed: frozenset[str] | None = None
+        """The stripes with these bytes; None while they are not known."""
         self.rounds = 0
-        self.files_lost: set[int] = set()
-        """Files that could not be read any more, and are missing in the tier."""
+        self.rounds_failed = 0
         self.superseded: Superseded | None = None
         self.error: DisklessError | None = None
         self.error_since_s = 0.0
+        self._carrier = Carrier(
+            source=source,
+            tier=lambda: self._tier,
+            latest=self._latest,
+            check_room=self._check_room,
+            backlog=backlog,
+            pacer=self.pacer,
+            limits=limits,
+            now_s=now_s,
+        )
+
+    @property
+    def files_lost(self) -> set[int]:
+        """Files that could no longer be read and are missing in the tier."""
+        return self._carrier.files_lost
 
     @property
     def _state(self) -> NamespaceState:
         return self._world.state
 
-    # -- its life -------------------------------------------------------------------
+    # -- main loop ------------------------------------------------------------------
 
     async def run(self) -> None:
         """Drains until cancelled, or superseded."""
@@ -141,21 +130,22 @@ class Drainer:
             try:
                 await self.drain()
             except Superseded as error:
-                log.error("the tier goes on without this cluster error=%s", error)
+                log.error("another cluster continues with the tier error=%s", error)
                 self.superseded = error
                 self._backlog.end(error)
                 return
             except RoundEnded as error:
-                log.info("a round begins anew error=%s", error)
+                log.info("round restarted error=%s", error)
             except DisklessError as error:
                 self._failed(error)
-            except Exception as error:  # else nothing would ever be durable again
+            except Exception as error:  # otherwise nothing would become durable any more
                 log.exception("a round failed")
                 self._failed(StoreDown(f"a round failed: {type(error).__name__}: {error}"))
             pause_s = BACK_OFF_S_MIN if self.rounds > rounds else min(2 * pause_s, BACK_OFF_S_MAX)
             await asyncio.sleep(pause_s * self._chance.uniform(0.5, 1.0))
 
     def _failed(self, error: DisklessError) -> None:
+        self.rounds_failed += 1
         if self.error is None:
             self.error_since_s = self._now_s()
             log.warning("the tier falls behind error=%s", error)
@@ -163,7 +153,7 @@ class Drainer:
         self._backlog.failing = True
 
     async def drain(self) -> None:
-        """Catches up with the chain, then goes on with rounds until something fails."""
+        """Catches up with the chain, then runs rounds until something fails."""
         self._followed = None
         await self._attach()
         while True:
@@ -176,7 +166,7 @@ class Drainer:
             self._took_s = self._now_s() - self._began_s
 
     async def _attach(self) -> None:
-        """Only once: whoever detached a tier does not want it back."""
+        """Only once: a tier that was detached must not be attached again."""
         first, tier = self._first, self._state.tier
         if first is not None and not tier.attached and not tier.change:
             attach = c.AttachTier(first.uri, first.epoch, first.number, "", first.options)
@@ -192,16 +182,46 @@ class Drainer:
 
     @property
     def _chain(self) -> tuple[str, int]:
-        """Which chain the namespace has, and the epoch of its part in it."""
+        """The namespace's chain, and the epoch in which it appends there."""
         return self._state.tier.uri, self._state.tier.epoch
 
     async def _until_due(self) -> None:
-        """Returns when there is something to bring and it is time, or somebody waits for it."""
+        """Returns when there is something to upload and the round is due or somebody waits."""
         while not self._is_due():
+            if not self._state.tier.attached and await self._clear_up():
+                continue
+            if self._is_idle() and self._now_s() - self._watched_s >= WATCH_S:
+                await self._watch()
+                continue
             self._backlog.work.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._left_s()):
                     await self._backlog.work.wait()
+
+    async def _clear_up(self) -> bool:
+        """Removes what work with a detached tier may have left; False if nothing is left."""
+        if self._state.marked is not None:
+            await self._do(c.Unmark())  # it may have been set after the tier was detached
+            return True
+        if self._state.tier.places:
+            await self._do(c.DetachTier())
+            return True
+        return False
+
+    def _is_idle(self) -> bool:
+        """Whether the tier has everything, as far as this leader knows."""
+        tier = self._state.tier
+        return tier.attached and self._follows() and tier.change <= tier.horizon_change
+
+    async def _watch(self) -> None:
+        """Raises Superseded if another cluster continues with the chain, and the store's errors."""
+        tier = self._state.tier
+        found = await self._tier.look(tier.number + 1, epoch=tier.epoch)
+        self._watched_s = self._now_s()
+        if found is not None:
+            self._followed = None  # of another leader: adopt it
+        elif self._is_idle():
+            self.error, self._backlog.failing = None, False
 
     def _is_due(self) -> bool:
         tier = self._state.tier
@@ -211,38 +231,65 @@ class Drainer:
             return True
         if tier.change <= tier.horizon_change:
             return False
-        return self._backlog.waiting > 0 or self._began_s is None or self._left_s() <= 0
+        hurried = self._backlog.is_awaited or self._backlog.hurried
+        return hurried or self._began_s is None or self._left_s() <= 0
+
+    @property
+    def distance(self) -> Distance:
+        """Between the starts of two rounds that nobody waits for."""
+        tier = self._state.tier
+        return choose_distance(
+            took_s=self._took_s,
+            waiting=max(tier.change - tier.horizon_change, 0),
+            lag_max_s=tier.options.lag_max_s,
+        )
 
     def _left_s(self) -> float:
-        distance_s = max(DISTANCE_S, DISTANCE_COST * self._took_s)
-        lag_max_s = self._state.tier.options.lag_max_s
-        distance_s = min(distance_s, max(lag_max_s / 4, 2 * self._took_s))
+        distance_s = self.distance.seconds
         began_s = self._began_s if self._began_s is not None else self._now_s()
         left_s = began_s + distance_s - self._now_s()
         tier = self._state.tier
+        if not tier.attached:
+            return ABSENT_S
         return left_s if tier.change > tier.horizon_change else distance_s
 
     def end_round(self) -> None:
-        """Memory is short: what the round keeps from being reaped is needed."""
+        """Memory is short: what the round keeps from being reaped must be freed."""
         self._short = True
 
     # -- the chain ------------------------------------------------------------------
 
     async def catch_up(self) -> None:
-        """Adopts what earlier leaders have appended beyond what the namespace knows."""
+        """Adopts manifests of earlier leaders that the namespace does not know yet."""
         if self._state.marked is not None:
-            await self._do(c.Unmark())  # of a leader that did not get to it
+            await self._do(c.Unmark())  # an earlier leader did not remove it
         tier = self._state.tier
-        number = tier.number
+        number, self._uri = tier.number, tier.uri
         last = await self._tier.look(number, epoch=tier.epoch)
         self._follow(last)
         while found := await self._tier.look(self._state.tier.number + 1, epoch=tier.epoch):
+            if found.epoch < tier.epoch:
+                # A round of this cluster from before the tier was detached and attached again. Its
+                # number is used up, and nothing builds on it.
+                await self._pass_by(found)
+                continue
             log.info("manifest adopted number=%d change=%d", found.number, found.change)
             await self._announce(found, found.segments, found.rows)
         if last is None and self._state.tier.number == number > 0:
             raise StoreDown(f"{tier.uri} lacks manifest {number}, and all after it")
         self._backlog.begin()
         self._followed = self._chain
+
+    async def _pass_by(self, found: Landed) -> None:
+        tier = self._state.tier
+        await self._do(
+            c.Horizon(
+                tier.epoch, found.number, tier.horizon_change, tier.horizon_op,
+                tier.horizon_time_ms, tier.horizon_file, self._uri,
+            )
+        )  # fmt: skip
+        if self._state.tier.number < found.number:
+            raise RoundEnded(f"manifest {found.number} of {self._uri} is of epoch {found.epoch}")
 
     def _follow(self, last: Landed | None) -> None:
         """Counts how far the last manifest is from a whole one."""
@@ -257,12 +304,11 @@ class Drainer:
     async def _announce(
         self, landed: Landed, segments: Sequence[SegmentRow], rows: Sequence[FileRow]
     ) -> None:
-        """Tells the namespace of a manifest that is in the chain."""
+        """Records a manifest of the chain in the namespace."""
         named = {row[0]: row for row in segments}
-        for at in range(0, len(rows), KEEP_ROWS_MAX):
-            part = tuple(rows[at : at + KEEP_ROWS_MAX])
+        for part in by_file(rows, KEEP_ROWS_MAX, file=lambda row: row[0]):
             told = tuple(named[number] for number in sorted({row[1] for row in part}))
-            await self._do(c.Keep(landed.number, told, part))
+            await self._do(c.Keep(landed.number, told, tuple(part), self._uri))
         await self._do(
             c.Horizon(
                 landed.epoch,
@@ -271,6 +317,7 @@ class Drainer:
                 landed.op or self._state.tier.horizon_op,
                 landed.time_ms,
                 landed.last_file,
+                self._uri,
             )
         )
         self._follow(landed)
@@ -285,10 +332,11 @@ class Drainer:
     # -- a round --------------------------------------------------------------------
 
     async def round(self) -> None:
-        """Brings all that there is up to now into the tier. Raises RoundEnded, Superseded, and
-        what the store, the agents and the namespace do."""
+        """Copies all changes up to now to the tier. Raises RoundEnded, Superseded, and errors of
+        the store, the agents and the namespace."""
         draft = self._tier.draft(f"{self._chance.getrandbits(64):016x}")
         self._short = False
+        self.needed = None
         try:
             if not await self._increment(draft):
                 await draft.abandon()
@@ -301,7 +349,7 @@ class Drainer:
         self.error, self._backlog.failing = None, False
 
     async def _increment(self, draft: Draft) -> bool:
-        """False if it takes a whole picture."""
+        """False if a whole picture is needed."""
         tier = self._state.tier
         limits = self._limits
         due = (
@@ -318,23 +366,24 @@ class Drainer:
         found = await cut.increment(self._state, self._world.journal)
         if found is None:
             return False
+        self.needed = frozenset(e.stripe for record in found.records for e in record.extents)
         for at in range(0, len(found.entries), JOURNAL_PIECE):
             await draft.add_journal(found.entries[at : at + JOURNAL_PIECE])
-        await self._bring(draft, found.records)
-        self.collecting = False  # the store may take its time from here on
-        await self._append(draft, found.moment, known=())
+        await self._carrier.bring(draft, found.records)
+        self.collecting = False  # all bytes are read: a slow store delays no reaping from here on
+        await self._append(draft, found.moment)
         return True
 
     async def _whole(self, draft: Draft) -> None:
-        """A picture of one moment, which is marked, so that nothing of it goes meanwhile."""
+        """Writes a picture of one moment. The mark keeps its content until the picture is done."""
         self.collecting = False
         survey = await self._tier.survey(self._live_bytes(), thorough=True)
         await self._do(c.Mark())
         try:
             whole = await self._paint(draft, survey.rewrite)
-            await self._append(draft, whole.moment, known=whole.rows)
+            await self._append(draft, whole.moment)
         finally:
-            with suppress(DisklessError):  # else the next leader does it, or the next mark
+            with suppress(DisklessError):  # then the next leader removes it, or the next mark
                 await self._do(c.Unmark())
 
     def _live_bytes(self) -> dict[int, int]:
@@ -364,125 +413,28 @@ class Drainer:
         except picture.MarkGone as error:
             raise RoundEnded(str(error)) from None
         for held in whole.segments(state):
-            draft.name(held)
+            draft.keep(held)
             await asyncio.sleep(0)
-        await self._bring(draft, whole.records)
+        await self._carrier.bring(draft, whole.records)
         return whole
 
-    async def _append(self, draft: Draft, moment: cut.Moment, known: Sequence[FileRow]) -> None:
+    async def _append(self, draft: Draft, moment: cut.Moment) -> None:
         landed = await draft.append(
             change=moment.change,
             op=moment.op,
             time_ms=moment.time_ms,
             last_file=moment.last_file,
         )
-        had = {row[0] for row in known}
-        rows = [row for row in landed.rows if row[0] not in had]
-        await self._announce(landed, landed.segments, rows)
+        await self._announce(landed, landed.segments, landed.rows)
         if landed.round_id != draft.round_id:
             raise RoundEnded(f"manifest {landed.number} is of an earlier leader")
         await self._tier.clear(landed.number)
-
-    # -- bytes ----------------------------------------------------------------------
-
-    async def _bring(self, draft: Draft, records: Sequence[FileRecord]) -> None:
-        """Adds the bytes of files: few to the manifest, many in segments by all agents."""
-        if sum(record.size for record in records) < self._limits.small_bytes:
-            for record in records:
-                await self._bring_file(draft, record)
-            return
-        places = asyncio.Semaphore(UPLOADS_MAX)
-
-        async def bring(part: list[FileRecord]) -> None:
-            async with places:
-                await self._bring_segment(draft, part)
-
-        async with _Together() as group:
-            for part in _parts(records, self._limits.segment_bytes):
-                group.start(bring(part))
-
-    async def _bring_segment(self, draft: Draft, records: list[FileRecord]) -> None:
-        number, name = draft.reserve()
-        latest = [self._latest(record) for record in records]
-        try:
-            uploaded = await self._source.upload(latest, number=number, name=name)
-            await self._tier.confirm(uploaded)
-            draft.name(uploaded)
-        except ShardsAway:
-            raise
-        except (NotFound, TooFewShards, CorruptData):  # of one of them: then each for itself
-            for record in latest:
-                await self._bring_file(draft, record)
-
-    async def _bring_file(self, draft: Draft, record: FileRecord) -> None:
-        """One that is lost does not keep all others from the tier. Lost is only what cannot be
-        read where it lies now: it may have been moved since the round began, and what it lay in
-        then be gone."""
-        while True:
-            self._check_room()
-            record = self._latest(record)
-            try:
-                data = await self._source.read(record)
-                break
-            except ShardsAway:
-                raise
-            except (NotFound, TooFewShards, CorruptData) as error:
-                self._check_room()  # else it was not lost, but reaped
-                if self._latest(record).layout != record.layout:
-                    continue
-                if isinstance(error, NotFound):
-                    raise
-                self._lose(record, error)
-                return
-        await draft.add_file(record.id, data)
 
     def _check_room(self) -> None:
         if self._short and self.collecting:
             raise RoundEnded("memory is short")
 
     def _latest(self, record: FileRecord) -> FileRecord:
-        """As the namespace has it now, if it still does."""
+        """The file's current record, or `record` if the file is deleted."""
         file = self._state.files.get(record.id)
         return record if file is None else file.record
-
-    def _lose(self, record: FileRecord, error: DisklessError) -> None:
-        if record.id not in self.files_lost:
-            log.error("a file is lost and missing in the tier id=%d error=%s", record.id, error)
-        self.files_lost.add(record.id)
-
-
-def _parts(records: Sequence[FileRecord], segment_bytes: int) -> Iterator[list[FileRecord]]:
-    """Shares of about a segment each; files that travel in commands by themselves, for only
-    voters have them."""
-    for inline in (True, False):
-        part: list[FileRecord] = []
-        size = 0
-        for record in records:
-            if (record.inline is not None) is not inline:
-                continue
-            part.append(record)
-            size += record.size
-            if size >= segment_bytes:
-                yield part
-                part, size = [], 0
-        if part:
-            yield part
-
-
-class _Together:
-    """Tasks that end together: the first error ends all others and is raised as it is."""
-
-    async def __aenter__(self) -> "_Together":
-        self._tasks: list[asyncio.Task[None]] = []
-        return self
-
-    def start(self, work: Awaitable[None]) -> None:
-        self._tasks.append(asyncio.ensure_future(work))
-
-    async def __aexit__(self, *_: object) -> None:
-        try:
-            await asyncio.gather(*self._tasks)
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,27 +1,28 @@
-"""What snapshots cost: the bytes that nothing else holds, found by a walk in the background."""
+"""What snapshots cost: the bytes that only snapshots hold, found by a background walk."""
 
 import asyncio
 import logging
 
 from diskless.agent.replica import Replica
+from diskless.agent.ticking import rest
 from diskless.namespace.usage import held_by_snapshots
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 REST = 20
-"""A walk is followed by so many times as long a pause, so that it takes a small part of the
-leader's time however large the namespace is."""
+"""The pause after a walk, as a multiple of its duration, so that walks take a small part of the
+leader's time, however large the namespace is."""
 
 
 class Keeper:
     def __init__(self, *, replica: Replica) -> None:
         self._replica = replica
         self.bytes_alone: int | None = None
-        """As of the last walk; None before the first."""
+        """The result of the last walk; None before the first."""
 
     async def run(self) -> None:
-        """Goes on until cancelled. Nothing is walked that has not changed."""
+        """Runs until cancelled. Walks only if the namespace has changed."""
         walked_op = -1
         while True:
             pause_s = INTERVAL_S
@@ -30,12 +31,12 @@ class Keeper:
                 if op != walked_op:
                     pause_s = max(REST * await self._walk(), INTERVAL_S)
                     walked_op = op
-            except Exception:  # else status would tell of old times for ever
+            except Exception:  # otherwise status would report an old value forever
                 log.exception("the walk through snapshots failed")
-            await asyncio.sleep(pause_s)
+            await rest(pause_s)
 
     async def _walk(self) -> float:
-        """Finds the sum; how long its stretches took."""
+        """Computes the sum. Returns how long its steps took."""
         loop = asyncio.get_running_loop()
         took_s, began_s = 0.0, loop.time()
         walk = held_by_snapshots(self._replica.state)

@@ -1,18 +1,18 @@
-"""The leader's watch over the agents: its beats, who is down, and who is slow.
+"""The leader's monitoring of the agents: its beats, who is down, and who is slow.
 
-An agent is marked down by a command when it refuses connections or is silent for
-`failure_timeout`, or for three of them while most others are silent too; if the same life
-answers again it is marked up again and keeps its shards.
-One that answers much later than the others is marked slow (`leading.slowness`) until it does
-so no more.
-What is known here of others was heard in this view.
+A command marks an agent down when it refuses connections or does not answer for
+`failure_timeout`, or for three timeouts while most others do not answer either. If the same
+process answers again, it is marked up again and keeps its shards.
+An agent that answers much later than the others is marked slow (`leading.slowness`) until it
+answers in time again.
+Everything known here about other agents was received in this view.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 
-from diskless.agent.leading.slowness import Slowness
+from diskless.agent.leading.slowness import LATE_S, Slowness
 from diskless.agent.membership import Member
 from diskless.agent.memory import namespace_limit
 from diskless.agent.ports import Beat, LeaderPeers, Pulse
@@ -22,14 +22,15 @@ from diskless.agent.roster import Roster
 from diskless.errors import DisklessError, Unavailable
 from diskless.model import AgentInfo, slot_name
 from diskless.namespace import commands as c
+from diskless.upkeep import USUAL
 
 log = logging.getLogger(__name__)
 
 BEATS_PER_TIMEOUT = 4
 PARTS_AT_ONCE_MAX = 8
-"""Of the list of revoked names that a leader takes from its own namespace."""
+"""Parts of the list of revoked names that a leader takes at once from its own namespace."""
 CROWD_PATIENCE = 3
-"""How many failure timeouts agents may be silent while most of them are."""
+"""After how many failure timeouts an agent is down while most agents do not answer."""
 
 
 class Monitor:
@@ -44,8 +45,16 @@ class Monitor:
         failure_timeout_s: float,
         slow_max: int,
         inline_room: Callable[[], bool],
+        relief: Callable[[], bool] = lambda: False,
+        unsteady: Callable[[], frozenset[int]] = frozenset,
+        upkeep_pace: Callable[[], float] = lambda: USUAL,
     ) -> None:
-        """At most `slow_max` agents are marked slow at once."""
+        """At most `slow_max` agents are marked slow at once. `relief` returns whether room is
+        being made while memory is full, `unsteady` the agents that fail often, `upkeep_pace` how
+        fast agents check what they hold."""
+        self._upkeep_pace = upkeep_pace
+        self._relief = relief
+        self._unsteady = unsteady
         self._slot = slot
         self._replica = replica
         self._member = member
@@ -57,22 +66,26 @@ class Monitor:
         self._marking: set[int] = set()  # whose mark is about to change
         self._heard_s: dict[int, float] = {}
         self._beating: dict[int, asyncio.Task[None]] = {}
+        self._told: tuple[AgentInfo, ...] = ()
+        self._told_version = -1
         self._wake = asyncio.Event()
         self.pulses: dict[int, Pulse] = {}
-        """The latest answer of each agent, this one's among them."""
+        """The latest answer of each agent, including this one."""
 
     def publish(self) -> None:
-        """Brings a changed roster, and newly revoked names, to this agent at once and to the
-        others soon."""
+        """Passes a changed roster, newly revoked names and changed grades to this agent at once
+        and to the others soon."""
         state = self._replica.state
         self._roster.leader = self._slot
+        self._roster.grades = state.policies.grades
+        self._roster.grades_mark = state.policies.grades_mark
         self._learn_revoked()
         if self._member.revoked.known:
             self._member.learn(version=state.roster_version, agents=state.agents.values())
         self._wake.set()
 
     def _learn_revoked(self) -> None:
-        """As agents hear it, but for the beats: a bounded number of names at once."""
+        """As agents learn it, but without beats: a bounded number of names at once."""
         tokens, known = self._replica.state.tokens, self._member.revoked
         for _ in range(PARTS_AT_ONCE_MAX):
             if known.known and known.version >= tokens.version:
@@ -88,34 +101,48 @@ class Monitor:
         while True:
             now_s = loop.time()
             if now_s - woke_s > interval_s + self._timeout_s / 2:
-                # We were the ones asleep: others may have answered all along.
-                log.warning("own pause of %.2f s: nobody is accused for it", now_s - woke_s)
-                self._heard_s = dict.fromkeys(self._heard_s, now_s)
+                # This process was paused. The others may have answered all the time.
+                log.warning("own pause of %.2f s: no agent is marked down for it", now_s - woke_s)
+                self._forgive(now_s, now_s - woke_s - interval_s)
             woke_s = now_s
             for agent in list(self._replica.state.agents.values()):
                 if agent.slot != self._slot and agent.slot not in self._beating:
                     self._beating[agent.slot] = asyncio.create_task(self._beat(agent))
-            if self._member.revoked.version < self._replica.state.tokens.version:
+            state = self._replica.state
+            if (
+                self._member.revoked.version < state.tokens.version
+                or self._roster.grades_mark != state.policies.grades_mark
+            ):
                 self.publish()
             try:
                 await self._look_at_self()
-            except Exception:  # else nobody would be watched any more
+            except Exception:  # otherwise no agent would be monitored any more
                 log.exception("own state not noted")
             await self._pause(interval_s)
 
+    def _forgive(self, now_s: float, pause_s: float) -> None:
+        """An own pause is not silence of others. The interval around it is: otherwise a leader that
+        is paused again and again would never mark a dead agent down."""
+        self._heard_s = {
+            slot: min(heard_s + pause_s, now_s) for slot, heard_s in self._heard_s.items()
+        }
+
     async def _look_at_self(self) -> None:
         self._roster.inline_room = self._inline_room()
+        self._roster.relief = self._relief()
+        self._roster.unsteady = self._unsteady()
+        self._roster.upkeep_pace = self._upkeep_pace()
         await self._note_self()
         await self._limit_namespace()
 
     async def _note_self(self) -> None:
-        """A former leader may have marked this agent down, or slow; nobody else would undo it."""
+        """A former leader may have marked this agent down or slow. Nobody else would undo it."""
         mine = self._replica.state.agents.get(self._slot)
         pulse = self.pulses[self._slot] = self._member.vital_signs()
         if mine is None:
             return
         await self._note(mine, pulse)
-        if mine.slow:  # but not to the voters, or it would not lead: it beats itself at once
+        if mine.slow:  # not slow for the voters, or it would not lead: its own beats take 0 s
             now_s = asyncio.get_running_loop().time()
             if self._replica.is_outpaced:
                 self._slowness.forget(self._slot)
@@ -123,7 +150,8 @@ class Monitor:
                 await self._weigh(mine, began_s=now_s, ended_s=now_s)
 
     async def _limit_namespace(self) -> None:
-        """Has all voters refuse what would make the namespace too large for one of them."""
+        """Sets the limit at which all voters refuse to let the namespace grow, so that it does not
+        become too large for any of them."""
         state, mine = self._replica.state, self.pulses[self._slot]
         voters = [self.pulses[slot] for slot in range(self._replica.voters) if slot in self.pulses]
         limit = namespace_limit(
@@ -137,11 +165,11 @@ class Monitor:
 
     async def _pause(self, interval_s: float) -> None:
         self._wake.clear()
+        timer = asyncio.get_running_loop().call_later(interval_s, self._wake.set)
         try:
-            async with asyncio.timeout(interval_s):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+            await self._wake.wait()
+        finally:
+            timer.cancel()
 
     def stop(self) -> None:
         for task in list(self._beating.values()):
@@ -154,7 +182,7 @@ class Monitor:
             self._beating.pop(agent.slot, None)
 
     async def _beat_until_current(self, agent: AgentInfo) -> None:
-        """Beats until the agent has the current roster and does not seem slow, or fails to
+        """Beats until the agent has the current roster and does not seem slow, or does not
         answer."""
         self._heard_s.setdefault(agent.slot, asyncio.get_running_loop().time())
         attempts = 0
@@ -188,8 +216,8 @@ class Monitor:
                 return
 
     def _is_over(self, agent: AgentInfo, pulse: Pulse) -> bool:
-        """Whether a later process answers in place of this life, which the roster still has:
-        it joins by itself, but may need long to recover, and has none of the shards."""
+        """Whether a newer process answers while the roster still has the old one. The new process
+        joins by itself, but may need long to recover, and has none of the shards."""
         current = self._replica.state.agents.get(agent.slot)
         return current is not None and pulse.boot != current.boot == agent.boot
 
@@ -199,13 +227,15 @@ class Monitor:
         if known is not None and known.boot != agent.boot:
             known = None
         fresh = known is not None and known.roster_version == state.roster_version
+        policies = state.policies
+        graded = (known.grades_mark if known is not None else 0) == policies.grades_mark
         revoked, upto = state.tokens.revoked_after(
             known.revoked_version if known is not None else 0, limit=PART_MAX
         )
         return Beat(
             leader=self._slot,
             roster_version=state.roster_version,
-            roster=None if fresh else tuple(state.agents.values()),
+            roster=None if fresh else self._told_roster(),
             inline_room=self._roster.inline_room,
             view=self._replica.view,
             revoked_version=state.tokens.version,
@@ -213,10 +243,25 @@ class Monitor:
             revoked_upto=upto,
             tier=state.tier.uri if state.tier.attached else "",
             tier_options=state.tier.options,
+            grades_mark=policies.grades_mark,
+            grades=None if graded else policies.grades.rows,
+            relief=self._relief(),
+            unsteady=tuple(sorted(self._roster.unsteady)),
+            memory=known.memory if known is not None else {},
+            memory_version=known.memory_version if known is not None else 0,
+            upkeep_pace=self._roster.upkeep_pace,
         )
 
+    def _told_roster(self) -> tuple[AgentInfo, ...]:
+        """The same object for all agents that get this version, so that it is encoded once."""
+        state = self._replica.state
+        if self._told_version != state.roster_version:
+            self._told_version = state.roster_version
+            self._told = tuple(state.agents.values())
+        return self._told
+
     async def _judge(self, agent: AgentInfo, refused: bool, error: Unavailable) -> None:
-        """After a beat without an answer: down, or not yet."""
+        """After a beat without an answer: marks the agent down, or not yet."""
         self.pulses.pop(agent.slot, None)
         now_s = asyncio.get_running_loop().time()
         silent_s = now_s - self._heard_s.get(agent.slot, now_s)
@@ -228,8 +273,8 @@ class Monitor:
             await self._try(c.AgentDown(agent.slot, agent.incarnation))
 
     def _patience_s(self, now_s: float) -> float:
-        """How long an agent may be silent. If most of the others are silent at once it may be
-        this agent that gets no time, or all of a busy machine: then they have longer."""
+        """How long an agent may take to answer. If most others do not answer at the same time,
+        this process or the whole machine may lack CPU time: then they get longer."""
         agents = self._replica.state.agents.values()
         others = [agent.slot for agent in agents if agent.up and agent.slot != self._slot]
         late_s = now_s - self._timeout_s / 2
@@ -239,7 +284,7 @@ class Monitor:
     async def _note(self, agent: AgentInfo, pulse: Pulse) -> None:
         current = self._replica.state.agents.get(agent.slot)
         if current is None or pulse.boot != current.boot:
-            return  # told of in a roster that is newer than this beat
+            return  # the roster is newer than this beat
         self._heard_s[agent.slot] = asyncio.get_running_loop().time()
         self.pulses[agent.slot] = pulse
         if not current.up:
@@ -252,11 +297,14 @@ class Monitor:
             )  # fmt: skip
 
     async def _weigh(self, agent: AgentInfo, *, began_s: float, ended_s: float) -> None:
-        """After a beat: slow from now on, or no more, if that has changed."""
+        """After a beat: marks the agent slow or healthy, if that has changed."""
         agents = self._replica.state.agents
         current = agents.get(agent.slot)
         if current is None or current.boot != agent.boot or not current.up:
             self._slowness.forget(agent.slot)
+            return
+        if not current.slow and ended_s - began_s <= LATE_S:
+            self._slowness.note_prompt(agent.slot, took_s=ended_s - began_s)
             return
         marked = {a.slot for a in agents.values() if a.slow and a.up} | self._marking
         slow = self._slowness.note(
@@ -267,7 +315,7 @@ class Monitor:
             slow_others=len(marked - {agent.slot}),
         )
         if slow is not None:
-            what = "slow" if slow else "slow no more"
+            what = "slow" if slow else "no longer slow"
             log.warning("agent %s slot=%s", what, slot_name(agent.slot))
             self._marking.add(agent.slot)
             try:
@@ -276,7 +324,7 @@ class Monitor:
                 self._marking.discard(agent.slot)
 
     async def _try(self, command: c.Command) -> None:
-        """If it fails another leader judges for itself, or this one again."""
+        """If it fails, another leader decides for itself, or this one retries later."""
         try:
             await self._replica.execute(command)
         except DisklessError as error:

@@ -1,4 +1,4 @@
-"""How far a repair is: what `status` tells of it."""
+"""The progress of a repair, for `status`."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,7 +6,7 @@ from diskless.model import RepairStatus
 
 
 class Progress:
-    """Counts stripes and their payload; begins anew when there is something to do again."""
+    """Counts stripes and their payload. Restarts when there is new work after none was left."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -15,27 +15,31 @@ class Progress:
         self._began_s: float | None = None
         self.bytes_done = 0
         self.lost = 0
+        self.lost_protected = 0
+        """The lost stripes that should survive k losses. The others have less parity by policy."""
+        self.lost_files = 0
         self.stuck = 0
         self.waiting = 0
+        self.at_stake = 0
         self.reshaping = False
 
     def plan(self, *, stripes: int, payload_bytes: int, reshaping: bool) -> None:
-        """So much is to be done."""
+        """Sets how much is left to do."""
         if stripes and not self.stripes_left:
             self._began_s, self.bytes_done = self._now_s(), 0
         self.stripes_left, self.bytes_left = stripes, payload_bytes
         self.reshaping = reshaping
 
     def done(self, payload_bytes: Iterable[int]) -> None:
-        """Stripes with so many bytes each are done."""
+        """Stripes with these payload sizes are done."""
         for size in payload_bytes:
             self.bytes_done += size
-            # One may have been planned twice, or have come since.
+            # A stripe may have been planned twice, or added since.
             self.stripes_left = max(self.stripes_left - 1, 0)
             self.bytes_left = max(self.bytes_left - size, 0)
 
     def no_room(self) -> None:
-        """Nothing can be done for now about what is left."""
+        """The remaining stripes cannot be repaired for now."""
         self.stuck += self.stripes_left
         self.stripes_left = self.bytes_left = 0
 
@@ -52,6 +56,8 @@ class Progress:
             waiting=self.waiting,
             unprotectable=self.stuck,
             lost=self.lost,
+            lost_files=self.lost_files,
+            at_stake=self.at_stake,
         )
 
     def _state(self) -> str:

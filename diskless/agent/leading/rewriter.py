@@ -1,7 +1,7 @@
-"""Puts files' bytes into new stripes: out of the log, out of sparse or ill-shaped stripes.
+"""Moves the bytes of files into new stripes: from the log, from sparse or badly shaped stripes.
 
 Runs on the leader. The move is one command, conditional on each file being unchanged, so
-it never races with clients: a file that has changed meanwhile stays where it is.
+it never races with clients: a file that has changed in the meantime stays where it is.
 """
 
 import logging
@@ -13,12 +13,13 @@ from diskless.agent.writer import Writer
 from diskless.config import Tuning
 from diskless.model import Extent, FileRecord, Stripe, cut
 from diskless.namespace import commands as c
+from diskless.policy import Grade
 
 log = logging.getLogger(__name__)
 
 REWRITE_BYTES_MAX = 4 << 20
 REWRITE_FILES_MAX = 500
-"""What callers should give it at once: it holds all those bytes in memory."""
+"""The most that callers should pass at once: all these bytes are held in memory."""
 
 
 class Rewriter:
@@ -29,18 +30,29 @@ class Rewriter:
         self._tuning = tuning
 
     async def rewrite(self, records: list[FileRecord], *, sparse: set[str]) -> int:
-        """Seals the inline bytes of `records`, and their bytes in `sparse`, anew.
+        """Seals the inline bytes of `records`, and their bytes in `sparse`, into new stripes. Each
+        grade gets its own stripes.
 
         Returns how many files moved. Raises TooFewShards, CapacityExceeded, TooFewAgents,
         Unavailable.
         """
+        by_grade: dict[Grade, list[FileRecord]] = {}
+        for record in records:
+            by_grade.setdefault(record.grade, []).append(record)
+        moved = 0
+        for grade, alike in by_grade.items():
+            moved += await self._rewrite(alike, grade, sparse)
+        return moved
+
+    async def _rewrite(self, records: list[FileRecord], grade: Grade, sparse: set[str]) -> int:
         data = b"".join([part async for part in self._bytes_to_move(records, sparse)])
         step = self._tuning.stripe_bytes
         stripes: list[Stripe] = []
         try:
             for at in range(0, len(data), step):
+                part = data[at : at + step]
                 stripes.append(
-                    await self._writer.seal(data[at : at + step], from_reserve=bool(sparse))
+                    await self._writer.seal(part, grade=grade, from_reserve=bool(sparse))
                 )
             moves = _moves(records, sparse, stripes)
             (result,) = await self._replica.execute(c.Relocate(tuple(stripes), tuple(moves)))
@@ -69,7 +81,7 @@ class Rewriter:
 def _moves(
     records: Iterable[FileRecord], sparse: set[str], stripes: Iterable[Stripe]
 ) -> list[c.Move]:
-    """Where each file's bytes are once those to move lie in `stripes`, end to end."""
+    """The new extents of each file, with the moved bytes one after the other in `stripes`."""
     spread = [Extent(stripe.id, 0, stripe.payload_bytes) for stripe in stripes]
     at = 0
     moves: list[c.Move] = []

@@ -1,26 +1,32 @@
-"""Whether what is named is there: the leader calls the roll of all shards, slowly.
+"""Checks in the background that every shard named by the namespace exists on its holder.
 
-Holders ask whether what they hold is wanted (`agent.sweeper`); here it is asked whether what
-is wanted is held. A holder that misses a shard says so with its pulses from then on, so it
-counts as damaged: in the margin, and for the repairer. Goes through the stripes in slices,
-and at once through those of an agent that reports fewer shards than are named there.
+The opposite direction is `agent.sweeper`: there, holders ask whether the shards that they hold are
+still named. A holder that misses a shard reports it with its pulses from then on. The shard then
+counts as damaged, in the margin and for the repairer. Checks the stripes in slices. If an agent
+reports fewer shards than are named there, all its shards are checked at once.
 """
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from diskless.agent.ports import Pulse, ShardPeers
 from diskless.agent.replica import Replica
+from diskless.agent.ticking import rest
 from diskless.errors import DisklessError, Unavailable
 from diskless.model import AgentInfo, Place, ShardName, slot_name
 from diskless.namespace.state import NamespaceState
+from diskless.upkeep import USUAL
 
 log = logging.getLogger(__name__)
 
 SLICE_STRIPES = 500
-"""Asked for at once: no turn of the loop takes longer for it than a few milliseconds."""
+"""Stripes in one slice: blocks the event loop for a few milliseconds at most."""
+REST_INTERVALS = 5
+"""Intervals between the end of a pass and the next, at the usual pace. Without them, a small
+cluster would check everything, and ask all agents, in every interval, even when idle. The number of
+shards that an agent reports is compared in every interval."""
 HURRY_PAUSE_S = 0.01
 """Between two slices while an agent has fewer shards than it should."""
 HURRY_AGAIN_S = 60.0
@@ -35,8 +41,10 @@ class RollCall:
         holders: ShardPeers,
         pulses: Mapping[int, Pulse],
         interval_s: float,
+        pace: Callable[[], float] = lambda: USUAL,
     ) -> None:
-        """`interval_s` lies between two slices."""
+        """`interval_s / pace()` is the time between two slices."""
+        self._pace = pace
         self._replica = replica
         self._holders = holders
         self._pulses = pulses
@@ -50,36 +58,40 @@ class RollCall:
         return self._replica.state
 
     async def run(self) -> None:
-        """Goes on until cancelled: after the last stripe come the first again."""
+        """Runs until cancelled. After the last stripe it starts over."""
+        slices_due = 0.0
         while True:
-            await asyncio.sleep(self._interval_s)
+            await rest(self._interval_s)
             try:
                 for slot in self.short():
                     await self.call_all(slot)
-                await self.call_next()
+                slices_due += self._pace()
+                while slices_due >= 1:
+                    await self.call_next()
+                    slices_due = slices_due - 1 if self._roll else 1.0 - REST_INTERVALS
             except DisklessError as error:
                 log.info("roll call put off error=%s", error)
-            except Exception:  # else nothing would ever be missed again
+            except Exception:  # otherwise missing shards would not be found any more
                 log.exception("roll call failed")
 
     async def call_all(self, slot: int) -> None:
-        """Asks one agent for everything that it should have."""
+        """Asks one agent about every shard that it should have."""
         roll = list(self._state.ledger.entries)
         for at in range(0, len(roll), SLICE_STRIPES):
             await self._ask(roll[at : at + SLICE_STRIPES], only=slot)
             await asyncio.sleep(HURRY_PAUSE_S)
 
     async def call_next(self) -> None:
-        """Asks for the stripes whose turn it is."""
+        """Asks about the next slice of stripes."""
         if not self._roll:
             self._roll = list(reversed(self._state.ledger.entries))
         taken, self._roll = self._roll[-SLICE_STRIPES:], self._roll[:-SLICE_STRIPES]
         await self._ask(taken)
 
     def short(self) -> list[int]:
-        """Slots with fewer shards than were named there at the last look and are now: what was
-        named since may be newer than an agent's pulse. None again before a while is over: what
-        is missed already is not missed less until it is repaired."""
+        """Slots that report fewer shards than were named there both at the last call and now:
+        shards named since may be newer than the agent's pulse. The same slot is not returned again
+        for a while, because shards that are known to be missing stay missing until repaired."""
         found = []
         now_s = asyncio.get_running_loop().time()
         before, self._named = self._named, {}
@@ -103,7 +115,7 @@ class RollCall:
         )
 
     def _expected(self, stripes: list[str], only: int | None) -> dict[int, list[ShardName]]:
-        """What agents that are up should have, in the life that they are in."""
+        """The shards that agents which are up should have, in their current incarnation."""
         ledger, agents = self._state.ledger, self._state.agents
         expected: dict[int, list[ShardName]] = defaultdict(list)
         for stripe in stripes:

@@ -1,26 +1,26 @@
-"""Which agents are slow, judged by how long the leader's beats to them took. Pure.
+"""Which agents are slow, measured by the duration of the leader's beats to them. Pure.
 
-An agent is slow if its beats take much longer than those of the others, all of them for a
-while, and is well again when they have been quick for longer. It is compared with the others
-because a busy leader, or a slow network, makes everybody look slow: that says nothing about
-any of them. What one leader has measured ends with its view; its verdicts are commands.
+An agent is slow if, for a while, all its beats take much longer than those of the others. It is
+healthy again when its beats have been quick for a longer time. It is compared with the others
+because a busy leader or a slow network makes all agents look slow, which says nothing about any
+of them. A leader's measurements end with its view; its decisions are commands.
 """
 
 from dataclasses import dataclass
 from statistics import median
 
 LATE_S = 0.05
-"""No beat that took less is late: a busy machine delays single ones by as much."""
+"""A shorter beat is never late: a busy machine delays single beats by as much."""
 LATE_FACTOR = 4.0
-"""In medians of the others' latest beats."""
+"""A late beat takes longer than this multiple of the median of the others' latest beats."""
 SLOW_AFTER_S = 0.75
-"""For how long, and in how many beats, every beat must be late."""
+"""For how long, and for at least how many beats, every beat must be late."""
 LATE_BEATS_MIN = 2
 WELL_FACTOR = 0.5
-"""What is quicker than this part of what is late counts as quick."""
+"""A beat is quick if it takes less than this fraction of the threshold for late."""
 WELL_AFTER_S = 3.0
 WELL_AFTER_S_MAX = 24.0
-"""For how long every beat must be quick: twice as long each time it was slow again soon."""
+"""For how long every beat must be quick. Doubled each time the agent soon became slow again."""
 SOON_S = 60.0
 
 
@@ -36,25 +36,32 @@ class _Record:
 
 class Slowness:
     def __init__(self, *, judge: int, slow_max: int) -> None:
-        """`judge` is the slot that beats; at most `slow_max` agents are found slow at once."""
+        """`judge` is the slot that sends the beats. At most `slow_max` agents are slow at once."""
         self._judge = judge
         self._slow_max = slow_max
         self._records: dict[int, _Record] = {}
 
     def forget(self, slot: int) -> None:
-        """It did not answer, or is another process now: what was measured says nothing."""
+        """It did not answer, or is another process now: the measurements no longer apply."""
         self._records.pop(slot, None)
 
     def suspects(self, slot: int) -> bool:
-        """Whether its last beat was late: the next one should not wait."""
+        """Whether its last beat was late. The next beat should follow at once."""
         record = self._records.get(slot)
         return record is not None and record.late_beats > 0
+
+    def note_prompt(self, slot: int, *, took_s: float) -> None:
+        """Notes a beat of at most LATE_S from an agent that is not marked slow. It is not late,
+        whatever the others took. As `note`, but without the comparison."""
+        record = self._records.setdefault(slot, _Record())
+        record.took_s = took_s
+        record.late_beats = 0
 
     def note(
         self, slot: int, *, began_s: float, ended_s: float, slow: bool, slow_others: int
     ) -> bool | None:
-        """Takes a beat of an agent that counts as slow or not, beside so many others that do.
-        Says what it is to count as from now on; None if nothing changes."""
+        """Notes a beat of an agent that is marked slow or not; `slow_others` other agents are.
+        Returns whether it is slow from now on; None if nothing changes."""
         record = self._records.setdefault(slot, _Record())
         record.took_s = ended_s - began_s
         late_s = self._late_s(slot)

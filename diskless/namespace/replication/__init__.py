@@ -1,6 +1,6 @@
 """Viewstamped Replication for voters whose memory is their only storage.
 
-`Replica` is a pure state machine: messages, ticks and commands go in, effects come
+`VoterMachine` is a pure state machine: messages, ticks and commands go in, effects come
 out. docs/replication.md has the protocol on one page and says why it is safe.
 """
 
@@ -16,8 +16,8 @@ from diskless.namespace.replication.effects import (
     Send,
 )
 from diskless.namespace.replication.machine import NamespaceMachine, StateMachine
-from diskless.namespace.replication.replica import Replica, ReplicaStatus
 from diskless.namespace.replication.settings import Limits, Timing
+from diskless.namespace.replication.voter import ReplicaStatus, VoterMachine
 
 __all__ = [
     "Effect",
@@ -26,7 +26,6 @@ __all__ = [
     "NamespaceMachine",
     "RejectReason",
     "Rejected",
-    "Replica",
     "ReplicaStatus",
     "Reply",
     "Restored",
@@ -35,4 +34,5 @@ __all__ = [
     "StateMachine",
     "Status",
     "Timing",
+    "VoterMachine",
 ]

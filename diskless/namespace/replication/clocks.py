@@ -5,7 +5,7 @@ them (of an even number the lower one), so that one wrong clock cannot push it, 
 never goes back. Nothing is decided by it.
 
 *Elapsed time* is what waits are measured by: how long the cluster has had a leader that a
-majority follows, by the monotonic clocks of these leaders. It goes on from view to view,
+majority follows, by the monotonic clocks of these leaders. It continues from view to view,
 whether or not anything is logged, and stands still while nobody can lead.
 """
 
@@ -34,16 +34,30 @@ class WallClocks:
         """Fewer than a quorum of clocks may all be wrong, though most are right."""
         return len(self._offsets) - self._offsets.count(NEVER) >= self._quorum
 
+    def skews(self) -> tuple[int | None, ...]:
+        """How far each voter's clock is from the median, in milliseconds; None of one that was
+        not heard. What its answer took on the way counts as slow."""
+        median = self._median()
+        return tuple(None if offset == NEVER else offset - median for offset in self._offsets)
+
+    def tell(self, now_ms: int) -> int:
+        """What the median of the clocks says, which may be behind `read`; 0 if none was heard."""
+        median = self._median()
+        return median + now_ms if median != NEVER else 0
+
     def read(self, now_ms: int) -> int:
         """The time for the next entry; asked only when they are enough."""
+        self.latest_ms = max(self.latest_ms, self._median() + now_ms)
+        return self.latest_ms
+
+    def _median(self) -> int:
         unheard = self._offsets.count(NEVER)
         middle = unheard + (len(self._offsets) - unheard - 1) // 2
-        self.latest_ms = max(self.latest_ms, sorted(self._offsets)[middle] + now_ms)
-        return self.latest_ms
+        return sorted(self._offsets)[min(middle, len(self._offsets) - 1)]
 
 
 class ElapsedClock:
-    """The log's elapsed time as this voter knows it, and goes on counting while it leads."""
+    """The log's elapsed time as this voter knows it, and keeps counting while it leads."""
 
     __slots__ = ("_counted_to", "_step_ms_max", "ms")
 
@@ -62,7 +76,7 @@ class ElapsedClock:
 
     def at(self, now_ms: int, *, led_until: int) -> int:
         """What it says now. The leader's time counts up to `led_until`: beyond it nobody
-        knows that it still led, and others may have waited for it in vain."""
+        knows that it still led, and others may have waited for it for nothing."""
         step_ms = min(now_ms, led_until) - self._counted_to
         return self.ms + min(max(step_ms, 0), self._step_ms_max)
 
@@ -75,7 +89,7 @@ class ElapsedClock:
 class ClockWatch:
     """Notices when this machine's clocks disagree about how much time has passed.
 
-    A machine that was stopped and goes on, such as a virtual one, may not have counted
+    A machine that was stopped and continues, such as a virtual one, may not have counted
     that in its monotonic clock, while its wall clock shows it: then what others promised
     for a time may be over. A wall clock that somebody sets looks the same.
     """

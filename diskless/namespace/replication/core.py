@@ -1,8 +1,8 @@
 """What every part of a replica shares: its state, crash vectors, and applying.
 
 The parts are a chain of classes, one per sub-protocol, because they are one state
-machine: Core, Normal, Transfer, Views, Recovering, Paced, Replica. Each adds the handlers of
-its messages. Nothing here reads a clock or keeps time other than what doors are given.
+machine: Core, Normal, Transfer, Views, Recovering, Paced, VoterMachine. Each adds the handlers of
+its messages. Nothing here reads a clock or keeps time other than what its methods are given.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from diskless.namespace.replication.effects import (
 from diskless.namespace.replication.log import Log
 from diskless.namespace.replication.machine import StateMachine
 from diskless.namespace.replication.settings import Limits, Timing
-from diskless.namespace.replication.staging import NEVER, Catchup, Gift
+from diskless.namespace.replication.staging import NEVER, Catchup, OutgoingSnapshot
 
 NONCE_BITS = 63
 NO_LIFE: m.Life = (0, 0)
@@ -89,6 +89,7 @@ class Core:
         self._heard = [NEVER] * voters
         self._down: set[int] = set()  # refused a connection, or are without memory
         self._last_tick = NEVER
+        self._forgiven_until = NEVER  # it stood still itself: silence is no loss of quorum
         # Of the leader:
         self._match = [0] * voters  # how much of this view's log each voter has
         self._echo = [NEVER] * voters  # the newest of our send times that each answered
@@ -104,7 +105,7 @@ class Core:
         self._answers: dict[int, m.HelloReply | m.RecoveryReply] = {}
         # Of transfers:
         self._catchup: Catchup | None = None
-        self._gifts: dict[int, Gift] = {}
+        self._outgoing: dict[int, OutgoingSnapshot] = {}
         self._frozen = False  # nothing is applied while others copy the machine
 
     # -- who ---------------------------------------------------------------------
@@ -149,7 +150,7 @@ class Core:
         if theirs[sender] == joined[sender]:
             return True
         if type(message) is m.Recovery and self.status in OPERATIONAL:
-            # Refused alone, it would wait for ever for one that may have died meanwhile.
+            # Refused alone, it would wait forever for one that may have died meanwhile.
             self._tell_lives(sender, theirs[sender][1])
         # A voter without memory does not know its own number: it may only ask for it.
         return type(message) is m.Hello

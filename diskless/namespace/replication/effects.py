@@ -37,7 +37,7 @@ class Reply(Struct, frozen=True):
     results: Any
     op: int
     voters: tuple[int, ...]
-    """Those who had it in their logs when it was committed: the leader, and who answered it."""
+    """Those that had it in their logs when it was committed: the leader, and all that answered."""
 
 
 class Rejected(Struct, frozen=True):
@@ -55,7 +55,7 @@ class RoleChanged(Struct, frozen=True):
 
 
 class Restored(Struct, frozen=True):
-    """`Replica.machine` is a new object, restored from another voter's snapshot."""
+    """`VoterMachine.machine` is a new object, restored from another voter's snapshot."""
 
     op: int
 

@@ -76,6 +76,11 @@ class Log:
             chosen.append(entry)
         return tuple(chosen)
 
+    def bytes_after(self, op: int) -> int:
+        """What the entries after `op` weigh."""
+        assert op >= self.base
+        return sum(map(entry_bytes, self._entries[op - self.base :]))
+
     def cut_after(self, op: int) -> None:
         """Forgets the entries after `op`, which must not have been applied."""
         assert op >= self.base
@@ -97,7 +102,7 @@ class Log:
             del self._entries[:count]
 
     def reset(self, base: int, *, time_ms: int, elapsed_ms: int) -> None:
-        """An empty log that goes on after a snapshot of `base`."""
+        """An empty log that continues after a snapshot of `base`."""
         self.base = self.last = base
         self.base_time_ms, self.base_elapsed_ms = time_ms, elapsed_ms
         self.bytes = 0

@@ -1,7 +1,7 @@
 """The state machine behind a replica: what the protocol needs of it, and ours.
 
 The protocol never lets a machine change while an iterator of `snapshot` is in use: a
-voter that gives its state away goes on logging and voting but applies nothing until
+voter that gives its state away keeps logging and voting but applies nothing until
 the copy is done. So a snapshot is a consistent cut without copying or versions, and
 its chunks are made on demand.
 """
@@ -30,9 +30,9 @@ class StateMachine(Protocol):
 class NamespaceMachine:
     """The namespace as a replicated state machine. Invalid bytes raise: a bug of ours."""
 
-    def __init__(self, audit: Audit | None = None) -> None:
-        """`audit` is told of every event."""
-        self.state = NamespaceState()
+    def __init__(self, audit: Audit | None = None, *, parity_shards: int = 0) -> None:
+        """`audit` is told of every event. `parity_shards` is the cluster's k."""
+        self.state = NamespaceState(parity_shards=parity_shards)
         self.events = EventLog(audit)
         self.journal = self.state.journal = Journal()
         self._who_of = self.state.sessions.who

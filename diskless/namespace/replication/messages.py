@@ -149,7 +149,7 @@ class SnapshotChunk(_Message, frozen=True, tag=12, array_like=True, gc=False):
 
 
 class SnapshotGone(_Message, frozen=True, tag=13, array_like=True, gc=False):
-    """This snapshot cannot be gone on with."""
+    """This snapshot cannot be continued."""
 
     nonce: int
 

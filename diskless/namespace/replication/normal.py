@@ -40,6 +40,7 @@ class Normal(Core):
         ):
             out.append(Rejected(request_id, RejectReason.OVERLOADED))
             return out
+        self._notice_pause(now_ms)
         if self._lost_quorum(now_ms):
             out.append(Rejected(request_id, RejectReason.NO_QUORUM))
             return out
@@ -189,7 +190,10 @@ class Normal(Core):
                 self._flush(now_ms)
 
     def _beat(self, now_ms: int) -> None:
-        self._next_heartbeat = now_ms + self.timing.heartbeat_ms
+        # One of the millisecond in which its clocks disagreed gives no lease: the next one does.
+        agree_since = self._watch.agree_since
+        next_ms = now_ms + self.timing.heartbeat_ms
+        self._next_heartbeat = agree_since if agree_since > now_ms else next_ms
         floor = self._floor(now_ms)
         self._drop_log(floor)
         assert self.cluster_id is not None
@@ -265,9 +269,18 @@ class Normal(Core):
         return max(answered, self._led_since) + self.timing.failure_timeout_ms
 
     def _lost_quorum(self, now_ms: int) -> bool:
-        return self._led_until + self.timing.lease_ms < now_ms
+        return max(self._led_until + self.timing.lease_ms, self._forgiven_until) < now_ms
+
+    def _forgive_silence(self, now_ms: int) -> None:
+        """Silence is no loss of quorum for one lease; not twice, if no quorum answered since."""
+        forgiven_ms = self._forgiven_until - self.timing.lease_ms
+        if self._led_until - self.timing.failure_timeout_ms >= forgiven_ms:
+            self._forgiven_until = now_ms + self.timing.lease_ms
 
     # -- other parts -------------------------------------------------------------
+
+    def _notice_pause(self, now_ms: int) -> None:
+        raise NotImplementedError
 
     def _note_trip(self, slot: int, trip_ms: int) -> None:
         raise NotImplementedError

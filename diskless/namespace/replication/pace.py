@@ -9,8 +9,12 @@ whatever a voter says here can at worst cost a view change.
 
 A leader may also be slow *because* it leads. So a hand-over is followed by a pause, twice as
 long each time if the next one comes soon, during which nobody hands over. The wish for the
-view that it leads to says which in a row it is, and whoever hears or shares it pauses.
+view that it leads to says which in a row it is, and a voter that hears or shares it pauses.
+
+A leader whose host is about to end hands over too, whichever voter is quicker.
 """
+
+from collections.abc import Collection
 
 from diskless.namespace.replication import messages as m
 from diskless.namespace.replication.core import Status
@@ -170,6 +174,19 @@ class Paced(Recovering):
             if ready and len(trips) >= self.quorum - 1:
                 found.append((sorted(trips)[self.quorum - 2], view))
         return min(found, default=None)
+
+    def _leave_for_another(self, unfit: Collection[int], now_ms: int) -> int | None:
+        """Leaves for the next view that a voter leads which can at once: it was heard lately, and
+        has all that is committed. Who that is; None if there is nobody but those in `unfit`."""
+        silent = now_ms - self.timing.failure_timeout_ms
+        for view in range(self.view + 1, self.view + self.voters):
+            slot = self.leader_of(view)
+            ready = slot not in self._down and self._match[slot] >= self.commit
+            if ready and slot not in unfit and self._echo[slot] > silent:
+                self._note_handover(self._handovers_by(now_ms) + 1, view, now_ms)
+                self._join_view_change(view, now_ms)
+                return slot
+        return None
 
     # -- never twice in a row ------------------------------------------------------------
 

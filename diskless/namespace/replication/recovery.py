@@ -8,7 +8,7 @@ helped to decide, or every quorum that such a message could complete contains a 
 that knows of the new life and so excludes the message.
 
 Another process of the slot may do the same at the same time, or may have died while it
-did. Their lives differ by their nonces: whoever is told of a later one than its own
+did. Their lives differ by their nonces: one that is told of a later one than its own
 begins again with the next number, after a pause that gives the other time to finish.
 """
 

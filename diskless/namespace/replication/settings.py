@@ -57,6 +57,11 @@ class Timing:
         return self.heartbeat_ms
 
     @property
+    def late_ms(self) -> int:
+        """A follower looks around if it has not heard its leader for so long."""
+        return self.heartbeat_ms * 5 // 4
+
+    @property
     def stall_ms(self) -> int:
         """A tick that comes this late shows that this process stood still itself."""
         return self.failure_timeout_ms // 4
@@ -79,5 +84,10 @@ class Limits:
     this not for any that lag: they get a snapshot."""
     apply_commands_max: int = 256
     """Commands applied for one event, so that a backlog does not stall the caller."""
+    unapplied_entries_max: int = 32
+    unapplied_bytes_max: int = 8 << 10
+    """A follower gathers so many committed entries with one command of this size each, before it
+    applies them; until the next heartbeat at most."""
     backlog_entries_max: int = 50_000
-    """Entries that a voter leaves unapplied while others copy its state."""
+    """Entries that a voter leaves unapplied while others copy its state; of twice `log_bytes_max`
+    at most."""

@@ -55,7 +55,7 @@ class Catchup:
 
 
 @dataclass(slots=True)
-class Gift:
+class OutgoingSnapshot:
     """A snapshot that another voter is copying from this one."""
 
     nonce: int

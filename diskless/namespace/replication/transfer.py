@@ -10,7 +10,7 @@ from diskless.namespace.replication.core import OPERATIONAL, Status
 from diskless.namespace.replication.effects import Restored
 from diskless.namespace.replication.log import entry_bytes
 from diskless.namespace.replication.normal import Normal
-from diskless.namespace.replication.staging import NEVER, Catchup, Gift, Purpose
+from diskless.namespace.replication.staging import NEVER, Catchup, OutgoingSnapshot, Purpose
 
 DONOR_TRIES_MAX = 5
 """Requests to one donor without an answer, before another one is asked."""
@@ -115,7 +115,7 @@ class Transfer(Normal):
         if catchup.machine is not None:
             # The snapshot that was complete is too old by now: without it there is only
             # what this voter had itself, and nothing to put late entries behind.
-            catchup.kept, catchup.entries = catchup.own, []
+            catchup.kept, catchup.entries, catchup.entries_bytes = catchup.own, [], 0
         catchup.donor, catchup.floor = message.donor, message.floor
         catchup.machine, catchup.index, catchup.tries = self._new_machine(), 0, 0
         catchup.nonce = self._random.getrandbits(63)
@@ -170,7 +170,7 @@ class Transfer(Normal):
                 catchup.entries = catchup.entries[self.applied - catchup.kept :]
                 log.cut_after(self.applied)
             else:
-                self._gifts.clear()
+                self._outgoing.clear()
                 self._frozen = False
                 self.machine = catchup.machine
                 log.reset(
@@ -236,64 +236,72 @@ class Transfer(Normal):
     def _on_get_snapshot(self, sender: int, message: m.GetSnapshot, now_ms: int) -> None:
         if self.status not in OPERATIONAL:
             return
-        gift = self._gifts.get(sender)
-        if message.index == 0 and (gift is None or gift.nonce != message.nonce):
-            gift = self._begin_gift(sender, message.nonce, now_ms)
+        outgoing = self._outgoing.get(sender)
+        if message.index == 0 and (outgoing is None or outgoing.nonce != message.nonce):
+            outgoing = self._begin_outgoing(sender, message.nonce, now_ms)
         assert self.cluster_id is not None
         if (
-            gift is None
-            or gift.nonce != message.nonce
-            or not gift.index <= message.index <= gift.index + 1
+            outgoing is None
+            or outgoing.nonce != message.nonce
+            or not outgoing.index <= message.index <= outgoing.index + 1
         ):
             self._send(sender, m.SnapshotGone(self.cluster_id, self.vector, message.nonce))
             return
-        gift.used_ms = now_ms
-        if message.index > gift.index and not gift.done:
-            data = next(gift.chunks, None)
-            gift.index, gift.data = message.index, data or b""
-            gift.done = data is None
+        outgoing.used_ms = now_ms
+        if message.index > outgoing.index and not outgoing.done:
+            data = next(outgoing.chunks, None)
+            outgoing.index, outgoing.data = message.index, data or b""
+            outgoing.done = data is None
             self._update_frozen()
         self._send(
             sender,
             m.SnapshotChunk(
                 self.cluster_id,
                 self.vector,
-                gift.nonce,
-                gift.index,
-                gift.view,
-                gift.op,
-                gift.time_ms,
-                gift.elapsed_ms,
-                gift.data,
-                gift.done,
+                outgoing.nonce,
+                outgoing.index,
+                outgoing.view,
+                outgoing.op,
+                outgoing.time_ms,
+                outgoing.elapsed_ms,
+                outgoing.data,
+                outgoing.done,
             ),
         )
 
-    def _begin_gift(self, sender: int, nonce: int, now_ms: int) -> Gift:
+    def _begin_outgoing(self, sender: int, nonce: int, now_ms: int) -> OutgoingSnapshot:
         time_ms, elapsed_ms = self.log.clocks_at(self.applied)
-        gift = Gift(
+        outgoing = OutgoingSnapshot(
             nonce, self.last_normal, self.applied, time_ms, elapsed_ms, self.machine.snapshot(),
             -1, b"", False, now_ms,
         )  # fmt: skip
-        self._gifts[sender] = gift
+        self._outgoing[sender] = outgoing
         self._frozen = True
-        return gift
+        return outgoing
 
     def _stop_giving(self) -> None:
-        self._gifts.clear()
+        self._outgoing.clear()
         self._frozen = False
 
     def _update_frozen(self) -> None:
-        self._frozen = any(not gift.done for gift in self._gifts.values())
+        self._frozen = any(not outgoing.done for outgoing in self._outgoing.values())
 
-    def _tick_gifts(self, now_ms: int) -> None:
-        if self.commit - self.applied > self.limits.backlog_entries_max:
+    def _tick_outgoing(self, now_ms: int) -> None:
+        if self._lags_too_much():
             self._stop_giving()
             return
         old = now_ms - self.timing.failure_timeout_ms
-        for slot in [slot for slot, gift in self._gifts.items() if gift.used_ms < old]:
-            del self._gifts[slot]
+        for slot in [slot for slot, outgoing in self._outgoing.items() if outgoing.used_ms < old]:
+            del self._outgoing[slot]
         self._update_frozen()
+
+    def _lags_too_much(self) -> bool:
+        """Whether it has left more unapplied than its log may hold."""
+        limits = self.limits
+        bytes_max = 2 * limits.log_bytes_max
+        return self.commit - self.applied > limits.backlog_entries_max or (
+            self.log.bytes > bytes_max and self.log.bytes_after(self.applied) > bytes_max
+        )
 
     # -- other parts -------------------------------------------------------------
 

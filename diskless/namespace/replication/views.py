@@ -190,6 +190,8 @@ class Views(Transfer):
         self._elapsed.hear(self.log.last_elapsed_ms)
         self._elapsed.begin(now_ms)
         self._next_heartbeat = now_ms + self.timing.heartbeat_ms
+        if self.applied < self._start_op:
+            self._stop_giving()  # nobody is answered before all of that is applied
         self._settle(now_ms)
         for other in self.others:
             self._send_start_view(other, now_ms)

@@ -6,6 +6,7 @@ ends and the next `up` finishes: it starts what has never joined and has no acto
 never vote. Nothing here undoes anything: the cluster serves all the while.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,13 +32,17 @@ from diskless.launch.record import (
     refuse_without_ray,
     tier_of,
 )
-from diskless.model import AgentStatus, ClusterStatus, parse_slot
+from diskless.model import CLOSED, AgentStatus, BalanceStatus, ClusterStatus, parse_slot
 from diskless.protocol.messages import Peer
 
 ASK_TIMEOUT_S = 5.0
 """How long a cluster may take to say how it is before it counts as dead."""
 
 ATTACH_TIMEOUT_S = 30.0
+
+BALANCE_WAIT_S = 5.0
+"""How long `up` waits to learn how fast shards move to new agents."""
+BALANCE_PAUSE_S = 0.25
 
 Progress = Callable[[str, int, int], None]
 
@@ -54,6 +59,8 @@ class Started:
     """Slots that a running cluster did not have before."""
     advice: list[str] = field(default_factory=list)
     """What the operator should know: failure domains, and how Ray treats agents."""
+    balance: BalanceStatus = field(default_factory=BalanceStatus)
+    """What moves to new agents, and how fast."""
     tier_attached: bool = False
     """A cluster that ran has got a tier."""
     restored: tiers.Restoring | None = None
@@ -84,6 +91,8 @@ def join(
     attached = bool(settings.tier) and not tier_of(known)
     if attached:
         known = _add_tier(known, settings)
+    elif status.tier is not None and status.tier.state == CLOSED:
+        _open(known)
     missing = never_joined(status, settings.agents)
     if missing:
         return _grow(known, settings, status, missing, progress)
@@ -102,6 +111,12 @@ def _add_tier(known: Descriptor, settings: ClusterSettings) -> Descriptor:
     known = replace(known, settings=known.settings | settings.tier_fields)
     descriptor.save(known)
     return known
+
+
+def _open(known: Descriptor) -> None:
+    """A `down` that did not come to its end has left the cluster closed."""
+    with connect(known.name, timeout_s=ATTACH_TIMEOUT_S) as client:
+        client.tier.close(closed=False)
 
 
 def refuse_other(known: Descriptor, settings: ClusterSettings, ray_address: str) -> None:
@@ -162,11 +177,11 @@ def _grow(
         advice = _start(grown, status.agents, missing, progress)
     except DisklessError as error:
         again = f"`diskless up --agents {settings.agents}{name_option(known.name)}`"
-        raise LaunchFailed(f"{error}; the cluster goes on as it is: {again} tries again") from error
+        raise LaunchFailed(f"{error}; the cluster is as before: {again} tries again") from error
     finally:
         ray_link.detach()
     known = _save(known, settings)
-    status = ask_status(known)
+    status = _see_balance(known)
     hosts = [agent.host for agent in status.agents if agent.host]
     return Started(
         descriptor=known,
@@ -174,7 +189,19 @@ def _grow(
         agents_up=_count_up(status),
         added=list(missing),
         advice=advice + seats.advise(settings, hosts),
+        balance=status.balance,
     )
+
+
+def _see_balance(known: Descriptor) -> ClusterStatus:
+    """The status, as soon as it says how long shards will move to new agents, or that none do."""
+    until_s = time.monotonic() + BALANCE_WAIT_S
+    while True:
+        status = ask_status(known)
+        told = status.balance.eta_s is not None or status.balance.state in ("idle", "settled")
+        if told or time.monotonic() >= until_s:
+            return status
+        time.sleep(BALANCE_PAUSE_S)
 
 
 def _start(

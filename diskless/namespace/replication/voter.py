@@ -1,13 +1,13 @@
-"""A voter of the namespace: the doors of the protocol's state machine.
+"""A voter of the namespace: the methods by which the protocol's state machine is driven.
 
-Every door takes the time by the caller's monotonic clock, read after the event it
-tells of, and most of them its wall clock, read after that; they return effects. Nothing
-else changes a replica. The driver sends what is to be sent, in any order and as
-unreliably as it likes, and calls `tick` often (twice in a heartbeat or more) whether or not
-anything happens.
+Each takes the time by the caller's monotonic clock, read after the event that it reports, and
+most of them its wall clock, read after that. They return effects. Nothing else changes a
+voter. The driver (`agent/replica.py`) sends what is to be sent, in any order and as
+unreliably as it likes, and calls `tick` often: twice in a heartbeat or more, unless `rest_ms`
+says that it has time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 
 from msgspec import Struct
@@ -36,9 +36,14 @@ class ReplicaStatus(Struct, frozen=True):
     lags: tuple[int | None, ...]
     """Leader only: entries that each voter lacks; None if it has been silent, or has no
     memory: only a voter in normal operation answers a leader's messages."""
+    clock_skews_ms: tuple[int | None, ...] = ()
+    """Leader only: how far each voter's wall clock is from their median; None if it was never
+    heard."""
+    time_ms: int = 0
+    """Leader only: what that median says."""
 
 
-class Replica(Paced):
+class VoterMachine(Paced):
     def __init__(
         self,
         *,
@@ -57,6 +62,8 @@ class Replica(Paced):
             timing=timing,
             limits=limits,
         )
+        # Not all at the same op: those who still wait answer at once.
+        self._unapplied_max = self.limits.unapplied_entries_max * (voters + slot) // (2 * voters)
         self._handlers = {
             m.Prepare: self._on_prepare,
             m.PrepareOk: self._on_prepare_ok,
@@ -126,17 +133,29 @@ class Replica(Paced):
         if self._down:
             self._down.discard(sender)
         self._handlers[type(message)](sender, message, now_ms)
-        if self.applied < self.commit:
+        if self.applied < self.commit and not self._may_wait(message):
             self._apply()
         return out
+
+    def _may_wait(self, message: m.Message) -> bool:
+        """Whether a follower may apply later what is committed: small commands, one at a time,
+        cost half of it together. Nobody reads from a follower, and what it has to catch up with
+        as a leader is bounded. The next message of another kind, or tick, applies all."""
+        if type(message) is not m.Prepare or self.leads:
+            return False
+        commands = message.entry.commands
+        return (
+            self.commit - self.applied < self._unapplied_max
+            and len(commands) == 1
+            and len(commands[0]) <= self.limits.unapplied_bytes_max
+        )
 
     def tick(self, now_ms: int, *, wall_ms: int) -> list[Effect]:
         out = self._out = []
         if self.leads:  # nobody else has a lease; who begins to lead looks before it trusts one
             self._watch_clocks(now_ms, wall_ms)
         self._wall_ms = wall_ms
-        if now_ms - self._last_tick > self.timing.stall_ms:
-            self._forgive(now_ms - self._last_tick)
+        self._notice_pause(now_ms)
         self._last_tick = now_ms
         status = self.status
         if status is Status.NORMAL:
@@ -150,11 +169,33 @@ class Replica(Paced):
             self._tick_recovery(now_ms)
         if self._catchup is not None:
             self._tick_catchup(self._catchup, now_ms)
-        if self._gifts:
-            self._tick_gifts(now_ms)
+        if self._outgoing:
+            self._tick_outgoing(now_ms)
         if self.applied < self.commit:
             self._apply()
         return out
+
+    def rest_ms(self, now_ms: int) -> int:
+        """For how long no tick is needed: until a leader's next heartbeat is due, or the one that
+        a follower gets is late. 0 while anything else waits for one."""
+        if self.is_due(now_ms) or self.applied < self.commit:
+            return 0
+        if self.leads:
+            return max(self._next_heartbeat - now_ms, 0) + 1
+        return max(self._leader_heard + self.timing.late_ms - now_ms, 0)
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether it must not rest any longer, whatever `rest_ms` said: something waits for
+        ticks, other than what may be applied with the next heartbeat."""
+        return bool(
+            self.status is not Status.NORMAL
+            or self._wanted
+            or self._stranded
+            or self._pending
+            or self._outgoing
+            or self._catchup is not None
+            or (self._next_heartbeat <= now_ms and self.leads)
+        )
 
     def suspect(self, slot: int, now_ms: int) -> list[Effect]:
         """A hint that a voter is gone, such as a refused connection."""
@@ -165,21 +206,40 @@ class Replica(Paced):
                 self._suspect_leader(now_ms)
         return out
 
-    def _forgive(self, stalled_ms: int) -> None:
-        """This process stood still: what it did not hear meanwhile proves nothing."""
+    def hand_over(self, unfit: Collection[int], now_ms: int) -> tuple[int | None, list[Effect]]:
+        """Has another voter lead, if this one does, and another can that is not in `unfit`: who
+        that is."""
+        out = self._out = []
+        return self._leave_for_another(unfit, now_ms) if self.leads else None, out
+
+    def _notice_pause(self, now_ms: int) -> None:
+        """If this process stood still, what it did not hear meanwhile proves nothing. What it
+        heard since counts from now on, and not from later. A heartbeat of it counts all the same:
+        one that stands still again and again notices after some pauses that nobody is there."""
+        pause_ms = now_ms - self._last_tick
+        if pause_ms <= self.timing.stall_ms:
+            return
+        self._last_tick = now_ms
+        self._forgive_silence(now_ms)
+        stalled_ms = pause_ms - self.timing.heartbeat_ms
         self._slow_beats = self._better_beats = 0
-        self._leader_heard += stalled_ms
-        self._progress_ms += stalled_ms
-        self._heard = [heard + stalled_ms for heard in self._heard]
+        self._leader_heard = min(self._leader_heard + stalled_ms, now_ms)
+        self._progress_ms = min(self._progress_ms + stalled_ms, now_ms)
+        self._heard = [min(heard + stalled_ms, now_ms) for heard in self._heard]
 
     # -- questions ---------------------------------------------------------------
 
     def is_over(self, sender: int, message: m.Message) -> bool:
-        """Whether a message is of a life that another has superseded. One that looks for its
-        memory may not know its number yet."""
+        """Whether a message is of a life that another has superseded."""
+        life = self.life_of(sender, message)
+        return life is not None and life < self.vector[sender]
+
+    def life_of(self, sender: int, message: m.Message) -> m.Life | None:
+        """Whose a message is; None of one that looks for its memory: it may not know its number
+        yet."""
         if type(message) in (m.Hello, m.Recovery) or len(message.vector) != self.voters:
-            return False
-        return message.vector[sender] < self.vector[sender]
+            return None
+        return message.vector[sender]
 
     def obituary(self) -> m.Message:
         """What tells a life that is over that it is."""
@@ -209,6 +269,8 @@ class Replica(Paced):
             log_bytes=self.log.bytes,
             pending=len(self._pending),
             lags=lags,
+            clock_skews_ms=self._wall.skews() if self.leads else (),
+            time_ms=self._wall.tell(now_ms) if self.leads else 0,
         )
 
     def bytes_held(self) -> int:

@@ -14,7 +14,7 @@ from diskless.protocol.messages import Kind, Peer
 TIMEOUT_S = 2.0
 
 
-class Doors:
+class DirectCalls:
     """The agents' own gateways."""
 
     def __init__(self, known: Descriptor, client: Client, *, label: str) -> None:

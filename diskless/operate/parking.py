@@ -4,15 +4,16 @@ Owns what `down` leaves of it, which is a descriptor with its keys and no agents
 --restore` takes from there. Whatever a descriptor knew before a restore fails is kept.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from msgspec.structs import replace
 
-from diskless.client import connect, descriptor
+from diskless.client import Client, connect, descriptor
 from diskless.client.descriptor import Descriptor
 from diskless.errors import ClusterExists, DisklessError, FilesExist, Unavailable
 from diskless.launch.record import advice_for_dead, name_option, tier_of
-from diskless.launch.running import ask_status
+from diskless.operate.running import ask_status
 from diskless.protocol.messages import Flushed
 
 ASK_TIMEOUT_S = 20.0
@@ -20,23 +21,35 @@ ASK_TIMEOUT_S = 20.0
 
 
 def drain(known: Descriptor, progress: Callable[[Flushed], None] | None) -> None:
-    """Returns when the tier has all that the cluster holds.
+    """Returns when the tier has all that the cluster holds, and nothing is changed any more.
 
-    Raises TierBehind if the tier does not move; FilesExist if the cluster does not answer.
+    Writers continue for as long as most of it takes. Raises TierBehind if the tier does not move;
+    FilesExist if the cluster does not answer. Then the cluster continues as before, if it can.
     """
     name = name_option(known.name)
     try:
         with connect(known.name, timeout_s=ASK_TIMEOUT_S) as client:
-            while True:
-                found = client.tier.flush(progress=progress)
-                if found.newest == found.horizon:
-                    return
+            client.tier.flush(progress=progress)
+            with _closed(client):
+                client.tier.flush(progress=progress)
     except Unavailable as error:
         raise FilesExist(
             f"cluster {known.name!r} does not answer, so what is not in its tier yet cannot be "
             f"brought there ({error.reason}): {advice_for_dead(known)}; "
             f"`diskless down --discard{name}` loses it"
         ) from error
+
+
+@contextmanager
+def _closed(client: Client) -> Iterator[None]:
+    """It stays closed, unless something goes wrong within."""
+    try:
+        client.tier.close()
+        yield
+    except BaseException:  # whoever gives up with Ctrl-C, too
+        with suppress(DisklessError):
+            client.tier.close(closed=False)
+        raise
 
 
 def park(known: Descriptor) -> Descriptor:
@@ -51,7 +64,7 @@ def unpark(known: Descriptor, begun: Descriptor) -> Descriptor:
     return replace(
         begun,
         cluster=known.cluster,
-        secret=known.secret,
+        key=known.key,
         authority=known.authority,
         authority_key=known.authority_key,
         by_host=known.by_host,

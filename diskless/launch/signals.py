@@ -9,20 +9,18 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from diskless.errors import BadRequest, DeadlineExceeded, Unavailable
-from diskless.launch import ray_cluster, ray_link
+from diskless.launch import ray_link
+from diskless.launch.model import Identity, Process
 from diskless.model import slot_name
-
-if TYPE_CHECKING:
-    from diskless.launch.agents import Identity, Process
 
 SIGNAL_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
@@ -32,24 +30,17 @@ AT_REST = frozenset("TtZX")
 """States of threads that run no more: stopped, stopped by a debugger, ended."""
 
 
-@contextmanager
-def hands(name: str) -> Iterator["RayHands"]:
-    """What its methods raise beside their own: Unavailable, BadRequest without a Ray."""
-    with ExitStack() as until_closed:
-        yield RayHands(lambda: until_closed.enter_context(ray_cluster.attached(name, ())))
+class RaySignals:
+    """Implements chaos.faults.Signals."""
 
-
-class RayHands:
-    """Implements chaos.faults.Hands."""
-
-    def __init__(self, attach: "Callable[[], Identity]") -> None:
+    def __init__(self, attach: Callable[[], Identity]) -> None:
         self._attach = attach
 
     @cached_property
-    def _identity(self) -> "Identity":
+    def _identity(self) -> Identity:
         return self._attach()
 
-    def _running(self) -> "dict[int, Process]":
+    def _running(self) -> dict[int, Process]:
         """The agents that run. Attaches first: Ray must not be imported before that."""
         identity = self._identity
         from diskless.launch import agents
@@ -85,6 +76,13 @@ class RayHands:
             _run_there(victims[0], end_host, pids)
         return sorted(victim.slot for victim in victims)
 
+    def run(self, slot: int, work: Any, *arguments: Any) -> Any:
+        """Runs a function on the host of an agent, for what it gives; None if it runs nowhere."""
+        process = self._running().get(slot)
+        if process is None:
+            return None
+        return work(*arguments) if process.node.here else _run_there(process, work, *arguments)
+
     def _processes(self, slots: Sequence[int]) -> "list[Process]":
         running = self._running()
         for slot in slots:
@@ -115,7 +113,7 @@ class RayHands:
         return [process.slot for process in reached]
 
 
-def _run_there(process: "Process", work: Any, *arguments: Any) -> None:
+def _run_there(process: Process, work: Any, *arguments: Any) -> Any:
     """Runs a function on the host of an agent. A host that dies of it gives no answer."""
     import ray
 
@@ -127,9 +125,9 @@ def _run_there(process: "Process", work: Any, *arguments: Any) -> None:
     answer = task.remote(*arguments)
     if work is end_host:
         ray.wait([answer], timeout=SIGNAL_TIMEOUT_S)
-        return
+        return None
     try:
-        ray.get(answer, timeout=SIGNAL_TIMEOUT_S)
+        return ray.get(answer, timeout=SIGNAL_TIMEOUT_S)
     except ray.exceptions.GetTimeoutError:
         raise Unavailable(
             f"host {process.node.host} did not answer within {SIGNAL_TIMEOUT_S:g} s"
@@ -153,7 +151,7 @@ def stop(pids: Sequence[int], *, timeout_s: float = STOP_TIMEOUT_S) -> None:
     """Stops processes, and returns when none of them does anything any more.
 
     A signal is sent long before it is obeyed: until then, up to tens of milliseconds later,
-    threads go on and answer requests. One that ends meanwhile is as good as stopped. Raises
+    threads continue and answer requests. One that ends meanwhile is as good as stopped. Raises
     DeadlineExceeded; the processes stay stopped as far as they are.
     """
     send(pids, signal.SIGSTOP)

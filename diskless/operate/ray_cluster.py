@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -30,17 +30,8 @@ from diskless.errors import (
 from diskless.identity import keyfile
 from diskless.identity.certificates import make_authority
 from diskless.identity.claims import make_root
-from diskless.launch import (
-    certify,
-    ending,
-    parking,
-    private_ray,
-    ray_link,
-    rundir,
-    running,
-    seats,
-    tiers,
-)
+from diskless.launch import certify, private_ray, ray_link, rundir, seats, tiers
+from diskless.launch.model import AgentState, Identity, Process
 from diskless.launch.record import (
     RayRecord,
     advice_for_dead,
@@ -50,13 +41,13 @@ from diskless.launch.record import (
     refuse_without_ray,
     tier_of,
 )
-from diskless.launch.running import Progress, Started
-from diskless.model import slot_name
+from diskless.launch.signals import RaySignals
+from diskless.model import check_slots, slot_name
+from diskless.operate import ending, parking, running
+from diskless.operate.running import Progress, Started
 from diskless.protocol.messages import Peer
 
 if TYPE_CHECKING:
-    from diskless.launch.actor import AgentState
-    from diskless.launch.agents import Identity, Process
     from diskless.protocol.messages import Flushed
     from diskless.tier.restore import At
 
@@ -136,7 +127,7 @@ def down(
         return keeps
 
 
-def kill(name: str, slots: Sequence[int], *, stay_dead: bool = False) -> list["Process"]:
+def kill(name: str, slots: Sequence[int], *, stay_dead: bool = False) -> list[Process]:
     """SIGKILLs agents, all at once; Ray restarts them unless they shall stay dead.
 
     Raises BadRequest for a slot that is unknown or not running.
@@ -157,7 +148,7 @@ def kill(name: str, slots: Sequence[int], *, stay_dead: bool = False) -> list["P
 
 def revive(
     name: str, slots: Sequence[int], *, progress: Progress | None = None
-) -> list["AgentState"]:
+) -> list[AgentState]:
     """Starts dead agents again, with empty memories, and waits until they serve.
 
     One that runs, or that Ray is restarting, is only waited for. Raises BadRequest for
@@ -184,7 +175,7 @@ def _describe(settings: ClusterSettings, ray_address: str, cluster: str) -> Desc
     return Descriptor(
         cluster=cluster,
         name=settings.name,
-        secret=make_root().hex(),
+        key=make_root().hex(),
         settings=settings.to_dict(),
         ray=RayRecord(requested=ray_address).to_dict(),
     )
@@ -287,7 +278,7 @@ def _start_agents(
         ready=lambda state: bool(state.address),
         progress=_silent,
     )
-    agents.form(identity, founders)
+    agents.form(identity, founders, progress)
     states = _wait_all_seen(identity, range(settings.agents), progress)
     known = replace(known, gateways=[_peer(states[slot]) for slot in sorted(states)])
     descriptor.save(known)
@@ -327,8 +318,8 @@ def _check_ray(name: str) -> list[str]:
 
 
 def _wait_all_seen(
-    identity: "Identity", slots: Sequence[int], progress: Progress
-) -> dict[int, "AgentState"]:
+    identity: Identity, slots: Sequence[int], progress: Progress
+) -> dict[int, AgentState]:
     """Each of them sees as many as they are: then each may take writes."""
     from diskless.launch import agents
 
@@ -340,7 +331,7 @@ def _wait_all_seen(
     )
 
 
-def _peer(state: "AgentState") -> Peer:
+def _peer(state: AgentState) -> Peer:
     return Peer(
         slot=state.slot, gateway=state.gateway, socket=state.socket, host=state.host, up=True
     )
@@ -350,12 +341,12 @@ def _peer(state: "AgentState") -> Peer:
 
 
 @contextmanager
-def attached(name: str, slots: Sequence[int]) -> Iterator["Identity"]:
+def attached(name: str, slots: Sequence[int]) -> Iterator[Identity]:
     """Connects to the Ray of a cluster, if it has those slots."""
     known = descriptor.load(name)
     refuse_without_ray(known)
     refuse_dead(known)
-    _check_slots(ClusterSettings.from_dict(known.settings), slots)
+    check_slots(slots, agents=ClusterSettings.from_dict(known.settings).agents)
     ray_link.attach(record_of(known), f"diskless-{name}")
     try:
         from diskless.launch.agents import identity_of
@@ -363,6 +354,13 @@ def attached(name: str, slots: Sequence[int]) -> Iterator["Identity"]:
         yield identity_of(known)
     finally:
         ray_link.detach()
+
+
+@contextmanager
+def signals_to(name: str) -> Iterator[RaySignals]:
+    """What its methods raise beside their own: Unavailable, BadRequest without a Ray."""
+    with ExitStack() as until_closed:
+        yield RaySignals(lambda: until_closed.enter_context(attached(name, ())))
 
 
 @contextmanager
@@ -386,17 +384,6 @@ def alone() -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _check_slots(settings: ClusterSettings, slots: Sequence[int]) -> None:
-    for slot in slots:
-        if not 0 <= slot < settings.agents:
-            raise BadRequest(
-                f"there is no {slot_name(slot)}: this cluster has {slot_name(0)} to "
-                f"{slot_name(settings.agents - 1)}"
-            )
-    if len(set(slots)) < len(slots):
-        raise BadRequest("a slot is named twice")
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:

@@ -8,8 +8,8 @@ from diskless.config import format_bytes
 from diskless.errors import BadRequest, DisklessError, FilesExist, LaunchFailed, Unavailable
 from diskless.launch import ray_link, rundir, sessions
 from diskless.launch.record import RayRecord, name_option, record_of
-from diskless.launch.running import ask_status
-from diskless.model import parse_slot, slot_name
+from diskless.model import ClusterStatus, parse_slot, slot_name
+from diskless.operate.running import ask_status
 
 RESET_TIMEOUT_S = 20.0
 """How long a cluster may take to say how it is before it counts as dead and loses its files."""
@@ -71,7 +71,7 @@ def _end_own(known: Descriptor, record: RayRecord) -> None:
 
 
 def _end_attached(known: Descriptor, record: RayRecord) -> None:
-    """Only what is ours: our actors, our placement group, our directories."""
+    """Only what is ours: our actors and our directories."""
     if not record.address:
         return  # We were never connected.
     try:
@@ -91,18 +91,24 @@ def _end_attached(known: Descriptor, record: RayRecord) -> None:
 
 
 def refuse_to_orphan(known: Descriptor) -> None:
-    """Raises LaunchFailed if agents would go on under a Ray that nothing here remembers."""
-    from diskless.launch.adopt import strangers_to
-
+    """Raises LaunchFailed if agents would keep running under a Ray that nothing here remembers."""
     try:
         status = ask_status(known)
     except DisklessError:
-        return  # Nobody is left who would go on serving.
+        return  # No agent is left that serves.
     up = {parse_slot(a.slot) for a in status.agents if a.is_there()}
     left = ", ".join(slot_name(slot) for slot in strangers_to(known, status) if slot in up)
     if left:
         raise LaunchFailed(
-            f"{left} of cluster {known.name!r} run under an earlier Ray, which cannot be told "
-            "from here: end its nodes on their hosts (`launch.py down`, or `ray stop`), then try "
-            "again"
+            f"{left} of cluster {known.name!r} run under an earlier Ray, which cannot be "
+            "reached from here: end its nodes on their hosts (`launch.py down`, or `ray stop`), "
+            "then try again"
         )
+
+
+def strangers_to(known: Descriptor, status: ClusterStatus) -> list[int]:
+    """The slots that this Ray does not run."""
+    from diskless.launch import actors
+
+    slots = [parse_slot(row.slot) for row in status.agents]
+    return [slot for slot in slots if actors.find(known.name, slot) is None]

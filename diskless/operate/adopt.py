@@ -1,6 +1,6 @@
 """Taking a cluster that outlived its Ray over to another one, without losing a byte.
 
-When Ray's head is lost for good the agents go on, but nobody restarts them. They cannot be
+When Ray's head is lost for good the agents continue, but nobody restarts them. They cannot be
 handed to another Ray as they are; a slot can, by a new life that recovers from the others.
 So hosts change over one at a time: each call here starts the slots that are down, on nodes
 of the new Ray, tells them where the other agents are, and waits until the margin is k again.
@@ -13,9 +13,11 @@ from msgspec.structs import replace
 from diskless.client import connect, descriptor
 from diskless.client.descriptor import Descriptor
 from diskless.errors import BadRequest
-from diskless.launch import ray_cluster, ray_link, rolling
+from diskless.launch import ray_link
 from diskless.launch.record import RayRecord, record_of, refuse_without_key
 from diskless.model import ClusterStatus, parse_slot
+from diskless.operate import ray_cluster, rolling
+from diskless.operate.ending import strangers_to
 from diskless.protocol.messages import Peer
 
 Progress = Callable[[str, int, int], None]
@@ -85,11 +87,3 @@ def _start(
     }
     peers = {peer.slot: peer for peer in known.gateways} | fresh
     return replace(known, gateways=[peers[slot] for slot in sorted(peers)]), coming
-
-
-def strangers_to(known: Descriptor, status: ClusterStatus) -> list[int]:
-    """The slots that this Ray does not run."""
-    from diskless.launch import agents
-
-    slots = [parse_slot(row.slot) for row in status.agents]
-    return [slot for slot in slots if agents.find(known.name, slot) is None]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from diskless.client import Client, connect
 from diskless.errors import BadRequest, DisklessError, LaunchFailed
-from diskless.launch import ray_cluster
 from diskless.model import ClusterStatus, parse_slot, slot_name
+from diskless.operate import ray_cluster
 
 POLL_S = 0.2
 PATIENCE_S = 600.0
