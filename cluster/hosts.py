@@ -4,7 +4,9 @@
     python cluster/hosts.py exec 2 -- diskless status
     python cluster/hosts.py cut 4               # its cable is pulled ...
     python cluster/hosts.py join 4              # ... and put back
+    python cluster/hosts.py shape 1gbit         # all cables carry so much from now on
     python cluster/hosts.py kill 3 4            # every process on two hosts, at once
+    python cluster/hosts.py end 2 deploy.worker # only those whose command line has that
     python cluster/hosts.py back 3 4            # what launch.py starts there, again
     python cluster/hosts.py rehead 2            # the first host is lost: another takes its part
     python cluster/hosts.py down
@@ -44,6 +46,8 @@ HOSTS_MAX = 24
 LAUNCH = Path(__file__).with_name("launch.py")
 POLL_S = 0.05
 KILL_TIMEOUT_S = 10.0
+SHAPE_BURST, SHAPE_LATENCY = "512kb", "50ms"
+"""What a shaped cable lets through at once, and how long a packet waits before it is dropped."""
 
 
 RAY_PORT = 6380
@@ -132,6 +136,12 @@ class Host:
     def join(self) -> None:
         _ip("link", "set", self.cable, "up")
 
+    def shape(self, rate: str) -> None:
+        """The cable carries so much each way, in `tc`'s words, from now on."""
+        bucket = ("root", "tbf", "rate", rate, "burst", SHAPE_BURST, "latency", SHAPE_LATENCY)
+        _run("tc", "qdisc", "replace", "dev", self.cable, *bucket)
+        self.run("tc", "qdisc", "replace", "dev", "eth0", *bucket)
+
     def processes(self) -> Iterator[int]:
         """All on this host but the anchor."""
         anchor = self._session().pid
@@ -158,6 +168,17 @@ class Host:
             time.sleep(POLL_S)
         self._forget()
         return len(killed)
+
+    def end_some(self, pattern: str) -> int:
+        """SIGKILLs those whose command line has `pattern`; how many there were."""
+        ended = 0
+        for pid in list(self.processes()):
+            with suppress(OSError):  # it ended meanwhile
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+                if pattern in words:
+                    os.kill(pid, signal.SIGKILL)
+                    ended += 1
+        return ended
 
     def _forget(self) -> None:
         """What is in memory goes too: Ray takes its address file for a sign that it runs."""
@@ -300,13 +321,13 @@ def permitted() -> str:
 
 
 def configuration(
-    agents: int, *, data_shards: int, parity_shards: int, memory: str, name: str
+    agents: int, *, data_shards: int, parity_shards: int, memory: str, name: str, cache: str = "0"
 ) -> str:
     """A cluster.toml for so many agents, and a Spark worker on each host."""
     return (
         f'[head]\nhost = "{NETWORK}.1"\nray_port = {RAY_PORT}\n'
         '[spark]\nworkers = 1\ncores = 1\nmemory = "1g"\n'
-        f'[diskless]\nname = "{name}"\nagents = {agents}\nmemory = "{memory}"\n'
+        f'[diskless]\nname = "{name}"\nagents = {agents}\nmemory = "{memory}"\ncache = "{cache}"\n'
         f"data_shards = {data_shards}\nparity_shards = {parity_shards}\n"
     )
 
@@ -317,9 +338,13 @@ def _network(pid: str) -> int:
 
 
 def _ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], check=False, capture_output=True, text=True)
+    _run("ip", *arguments)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise LaunchFailed(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+        raise LaunchFailed(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
 def _finish(host: Host, process: "subprocess.Popen[str]") -> None:
@@ -354,11 +379,18 @@ def main() -> None:
 @click.option("-m", "--data-shards", default=2, show_default=True)
 @click.option("-k", "--parity-shards", default=2, show_default=True)
 @click.option("--memory", default="128MiB", show_default=True, help="Of each agent.")
+@click.option("--cache", default="0", show_default=True, help="Of it, for copies: a size or 10%.")
 @click.option("--name", default="hosts", show_default=True, help="Of the diskless cluster.")
 @click.option("--dir", "directory", type=click.Path(path_type=Path), default=Path("/var/tmp/dsk"),
               show_default=True, help="State and logs of all hosts.")  # fmt: skip
 def up(
-    hosts: int, data_shards: int, parity_shards: int, memory: str, name: str, directory: Path
+    hosts: int,
+    data_shards: int,
+    parity_shards: int,
+    memory: str,
+    cache: str,
+    name: str,
+    directory: Path,
 ) -> None:
     """Make the hosts, and start Ray, Spark and diskless on them."""
     if complaint := permitted():
@@ -371,7 +403,12 @@ def up(
     except FileExistsError:
         raise LaunchFailed("there are hosts already: `hosts.py down` ends them") from None
     config = configuration(
-        hosts, data_shards=data_shards, parity_shards=parity_shards, memory=memory, name=name
+        hosts,
+        data_shards=data_shards,
+        parity_shards=parity_shards,
+        memory=memory,
+        cache=cache,
+        name=name,
     )
     try:
         Hosts(plan).up(config)
@@ -414,11 +451,33 @@ def join(numbers: tuple[int, ...]) -> None:
 
 
 @main.command()
+@click.argument("rate")
+def shape(rate: str) -> None:
+    """Have all cables carry RATE each way, as `tc` writes it: 1gbit, 100mbit."""
+    for host in _load().all:
+        host.shape(rate)
+
+
+@main.command()
+@click.argument("number", type=int)
+@click.argument("pattern")
+def end(number: int, pattern: str) -> None:
+    """SIGKILL the processes on a host whose command lines have PATTERN."""
+    (host,) = _load().pick([number])
+    began_s = time.time()
+    ended = host.end_some(pattern)
+    print(f"{host.name}: {ended} processes ended at {began_s:.3f}")
+    if not ended:
+        raise BadRequest(f"nothing on {host.name} has {pattern!r} in its command line")
+
+
+@main.command()
 @click.argument("numbers", nargs=-1, required=True, type=int)
 def kill(numbers: tuple[int, ...]) -> None:
     """SIGKILL every process on hosts: agent, executors, raylet, all at once."""
     for host in _load().pick(numbers):
-        print(f"{host.name}: {host.kill()} processes killed")
+        began_s = time.time()
+        print(f"{host.name}: {host.kill()} processes killed at {began_s:.3f}")
 
 
 @main.command()

@@ -36,8 +36,9 @@ from launch_state import State
 import diskless.spark
 from diskless.client import connect, descriptor
 from diskless.errors import DisklessError, LaunchFailed
-from diskless.launch import private_ray, rolling, sessions
+from diskless.launch import private_ray, sessions
 from diskless.launch.record import record_of
+from diskless.operate import rolling
 from diskless.spark.jar import find_java
 
 READY_TIMEOUT_S = 60.0
@@ -137,7 +138,7 @@ class Launcher:
             )
         self._diskless(
             *("up", "--name", chosen.name, "--ray-address", self.config.ray_address),
-            *("--agents", str(chosen.agents), "--memory", chosen.memory),
+            *("--agents", str(chosen.agents), "--memory", chosen.memory, "--cache", chosen.cache),
             *("-m", str(chosen.data_shards), "-k", str(chosen.parity_shards)),
             *chosen.security,
         )
