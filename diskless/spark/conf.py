@@ -28,6 +28,9 @@ FILE_SYSTEM = "io.diskless.spark.DisklessFileSystem"
 ABSTRACT_FILE_SYSTEM = "io.diskless.spark.DisklessFs"
 CHECKPOINT_FILE_MANAGER = "io.diskless.spark.DisklessCheckpointFileManager"
 
+QUERY_LISTENER = "io.diskless.spark.DisklessQueryListener"
+
+LISTENERS = "spark.sql.streaming.streamingQueryListeners"
 PREFIX = "spark.hadoop.fs.diskless."
 TOKEN = f"{PREFIX}token"
 JARS = "spark.jars"
@@ -80,6 +83,7 @@ def properties(
         f"{PREFIX}impl": FILE_SYSTEM,
         "spark.hadoop.fs.AbstractFileSystem.diskless.impl": ABSTRACT_FILE_SYSTEM,
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILE_MANAGER,
+        LISTENERS: with_listener(_default(LISTENERS)),
     }
     told = _by_descriptor if by_descriptor else _by_address
     return settings | told(found, credential)
@@ -99,8 +103,9 @@ def configure(
 
     `token` is a client's. Without one, one is made from the operator's descriptor, for `path`
     (one or several, all if there is none) with `rights` "r" or "rw" until `expires_s` (Unix
-    time; 0 is never). Jars that the builder names already stay. It must be the first session
-    of the process: a JVM that runs already takes no more jars.
+    time; 0 is never). Jars and listeners of queries that the builder names already stay, or those
+    of spark-defaults.conf if it names none. It must be the first session of the process: a JVM that
+    runs already takes no more jars.
     """
     grant = None
     if path is not None or (rights, expires_s, token_name) != ("rw", 0, TOKEN_NAME):
@@ -114,11 +119,20 @@ def configure(
     if not _jvm_runs():  # pyspark would show everything on its command line
         _whisper(TOKEN, settings.pop(TOKEN))
     options = getattr(builder, "_options", {})
-    jars = [path for path in options.get(JARS, "").split(",") if path and path != settings[JARS]]
+    named = options[JARS] if JARS in options else _default(JARS)
+    jars = [path for path in named.split(",") if path and path != settings[JARS]]
     settings[JARS] = ",".join([*jars, settings[JARS]])
+    if options.get(LISTENERS):
+        settings[LISTENERS] = with_listener(options[LISTENERS])
     for key, value in settings.items():
         builder = builder.config(key, value)  # type: ignore[attr-defined]
     return builder
+
+
+def with_listener(given: str) -> str:
+    """Listeners of queries, and ours behind them: Spark takes one list, and not two."""
+    others = [name for one in given.split(",") if (name := one.strip()) != QUERY_LISTENER and name]
+    return ",".join([*others, QUERY_LISTENER])
 
 
 def may_write(rights: str) -> bool:
@@ -165,6 +179,24 @@ def _register(found: Descriptor, made: Credential) -> None:
         raise
     except DisklessError as error:
         log.warning("token not listed name=%s why=%s", name, error)
+
+
+def _default(key: str) -> str:
+    """What spark-defaults.conf says of a list, which a setting of ours would replace. As Java reads
+    properties: the last one counts."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    directory = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf"
+    try:
+        text = (Path(directory) / "spark-defaults.conf").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    line = rf"^[ \t]*{re.escape(key)}(?:[ \t]*[=:][ \t]*|[ \t]+)(\S.*?)[ \t]*$"
+    found = re.findall(line, _CONTINUED.sub("", text), re.MULTILINE)
+    return str(found[-1]) if found else ""
+
+
+_CONTINUED = re.compile(r"\\\n[ \t]*")
 
 
 def _jvm_runs() -> bool:

@@ -43,9 +43,11 @@ private[spark] object Deadline {
 /** How long and how often an operation is tried: one deadline, small growing pauses.
   *
   * An attempt gets only a part of the time, so that one silent agent cannot use it all up.
-  * Progress starts the clock again: for a stream the deadline bounds silence, not length.
+  * Progress starts the clock again: for a stream the deadline bounds silence, not length. Who asks
+  * for fewer attempts is as patient with each agent as others are who have more time.
   */
-private[spark] final class Attempts(val what: String, timeoutNanos: Long) {
+private[spark] final class Attempts(
+    val what: String, timeoutNanos: Long, attemptsMin: Int = Attempts.AttemptsMin) {
   import Attempts._
 
   private var began = System.nanoTime()
@@ -54,7 +56,16 @@ private[spark] final class Attempts(val what: String, timeoutNanos: Long) {
   private var cause: Option[DisklessException] = None
 
   /** Of the current attempt. */
-  def deadline: Deadline = overall.sooner(timeoutNanos / AttemptsMin)
+  def deadline: Deadline = overall.sooner(timeoutNanos / attemptsMin)
+
+  /** The same as a request tells it, so that an agent that is well says in time why it cannot
+    * answer, and is not taken for a silent one.
+    */
+  def within: Int = Frames.packWithin(deadline.left)
+
+  /** Whether it began no longer than so ago, and there is time for another attempt. */
+  def isYoung(nanos: Long): Boolean =
+    System.nanoTime() - began < nanos && overall.left > PauseNanosMax
 
   def overall: Deadline = new Deadline(what, began + timeoutNanos)
 
@@ -65,8 +76,10 @@ private[spark] final class Attempts(val what: String, timeoutNanos: Long) {
     cause = None
   }
 
-  /** Pauses before the next attempt; throws DeadlineExceeded if there is no time for it, and
-    * CorruptData if frames do not get through as they were sent.
+  /** Pauses before the next attempt; throws DeadlineExceeded if there is no time for it, TierBehind
+    * if the durable tier was waited for, CheckpointInUse if it was for a lease and the last attempt
+    * was refused for it (else it may have happened), and CorruptData if frames do not get through
+    * as they were sent.
     */
   def failed(error: DisklessException): Unit = {
     val pause = pauseNanos()
@@ -84,7 +97,12 @@ private[spark] final class Attempts(val what: String, timeoutNanos: Long) {
     val telling = cause.getOrElse(error) // It explains what the others only show.
     if (!inTime) {
       val seconds = (System.nanoTime() - began) / 1e9
-      throw new DisklessException(Errors.DeadlineExceeded,
+      val reason = telling.reason match {
+        case Errors.NotDurable => Errors.TierBehind
+        case Errors.CheckpointInUse if error.reason == Errors.CheckpointInUse => error.reason
+        case _ => Errors.DeadlineExceeded
+      }
+      throw new DisklessException(reason,
         f"$what: gave up after $seconds%.1f s, $failures attempts; " +
           s"last error: ${telling.reason}: ${telling.getMessage}",
         retryable = false, telling)
@@ -103,11 +121,11 @@ private[spark] final class Attempts(val what: String, timeoutNanos: Long) {
 
 private[spark] object Attempts {
   /** Attempts that fit in the time even if all agents are silent. */
-  private val AttemptsMin = 6
+  val AttemptsMin = 6
   /** Damaged frames, without progress between them, after which an operation is given up:
     * agents that fail are passed over, so they came by several ways.
     */
-  private val GarbledMax = 6
-  private val PauseNanosMin = 10L * 1000 * 1000
-  private val PauseNanosMax = 250L * 1000 * 1000
+  val GarbledMax = 6
+  val PauseNanosMin: Long = 10L * 1000 * 1000
+  val PauseNanosMax: Long = 250L * 1000 * 1000
 }

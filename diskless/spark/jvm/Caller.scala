@@ -19,16 +19,18 @@ import com.fasterxml.jackson.databind.node.ObjectNode
   * megabytes. A mutation keeps its numbers over all its attempts, so that it happens once; it
   * gets new ones only if it was never sent under the old ones.
   */
-private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
+private[spark] final class Caller(
+    descriptor: Descriptor, timeoutNanos: Long, resolve: Resolver = Resolver.Names) {
   import Caller._
 
   descriptor.identity.trust.foreach(_.prepare())
 
   private val routes = new Routes(descriptor.gateways, salt = UUID.randomUUID().toString)
-  private val doors = new ConcurrentHashMap[String, Door]
+  private val greetings = new ConcurrentHashMap[String, Greeting]
   private val idle = new ConcurrentLinkedDeque[Connection]
   private val sessions = new Sessions(attempts =>
-    call(Kind.Session, Messages.meta(), Nil, attempts, bulk = false).json.path("session").asLong)
+    call(Kind.Session, Messages.meta().put("application", Application.label), Nil, attempts,
+      bulk = false).json.path("session").asLong)
   private val refreshing = new AtomicBoolean
   /** What those said who have not proved to be agents, since one last did. */
   private val strangers = new ConcurrentHashMap[String, DisklessException]
@@ -47,6 +49,12 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
     */
   def call(kind: Int, meta: ObjectNode, what: String): Reply =
     call(kind, meta, Nil, attempts(what), bulk = false)
+
+  /** As `call`, for callers that give up sooner than files do, but not on an agent: what is known of
+    * agents is shared by all. */
+  def call(kind: Int, meta: ObjectNode, what: String, withinNanos: Long): Reply =
+    call(kind, meta, Nil,
+      new Attempts(what, math.min(withinNanos, timeoutNanos), attemptsMin = 1), bulk = false)
 
   /** As `call`, for a mutation: it happens once, however often it is sent. */
   def mutate(
@@ -74,9 +82,12 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
   /** Returns, after a pause, if a refused or lost mutation may be sent again; else throws. */
   def reconsider(error: DisklessException, ticket: Ticket, tries: Attempts): Unit = {
     if (error.reason == Errors.SessionExpired && ticket.sent == 1) {
-      // Refused at its first and only sending, so it surely has not happened. `sent` goes on
+      // Refused at its first and only sending, so it surely has not happened. `sent` keeps
       // counting: a second time is thrown.
       sessions.renew(ticket, tries)
+    } else if (error.reason == Errors.CheckpointInUse && tries.isYoung(LeaseNanos)) {
+      // Perhaps of an application that has died: then its lease is over soon.
+      sessions.again(ticket, tries)
     } else if (!error.retryable) throw error
     tries.failed(error)
   }
@@ -105,9 +116,9 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
   /** A connection that all threads share. Throws Unavailable, Unauthorized or NoCluster. */
   def take(bulk: Boolean, deadline: Deadline): Connection = {
     val peer = pick(bulk)
-    val door = doors.compute(s"${peer.address} $bulk",
+    val greeting = greetings.compute(s"${peer.address} $bulk",
       (_, known) => if (known != null && known.usable) known else knock(peer))
-    enter(door, deadline)
+    awaitGreeting(greeting, deadline)
   }
 
   /** A connection for one upload alone: an agent forgets an upload when its connection goes.
@@ -123,11 +134,11 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
     }
     if (found != null) found
     else {
-      val door = knock(peer)
-      try enter(door, deadline)
+      val greeting = knock(peer)
+      try awaitGreeting(greeting, deadline)
       catch {
-        case error: IOException => // An interrupt too: nobody else knows this door.
-          door.close("is not waited for")
+        case error: IOException => // An interrupt too: nobody else waits for it.
+          greeting.close("is not waited for")
           throw error
       }
     }
@@ -142,38 +153,36 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
     routes.pick(bulk)
   }
 
-  private def enter(door: Door, deadline: Deadline): Connection = {
-    val peer = door.peer
+  private def awaitGreeting(greeting: Greeting, deadline: Deadline): Connection = {
+    val peer = greeting.peer
     try {
-      deadline.sooner(ConnectNanos).await(door.greeted) match {
+      deadline.sooner(ConnectNanos).await(greeting.greeted) match {
         case Some(connection) =>
           if (isRestored) throw Errors.restored(descriptor.identity.name)
           if (routes.isOutdated) refresh(connection)
           connection
         case None =>
-          door.close("did not greet in time")
+          greeting.close("did not greet in time")
           throw Errors.unavailable(s"$peer did not greet in time")
       }
     } catch {
       case error: DisklessException =>
         routes.failed(peer)
-        if (error.reason == Errors.Unauthorized && error.retryable) doubt(peer, error)
+        if (error.retryable) doubt(peer, error)
         throw error
     }
   }
 
-  /** Nobody there has proved to be an agent, so another may be asked. It is final when nobody is
-    * left who might: before we ever met an agent, if all have failed; later, if at each agent's
-    * address is a stranger. It is most likely our token then.
+  /** Throws Unauthorized if nobody is left that might prove to be an agent. Until then who refuses
+    * us may be a stranger on a dead agent's port, whose word is nothing.
     */
   private def doubt(peer: Peer, error: DisklessException): Unit = {
-    strangers.put(peer.address, error)
-    val isFinal =
-      if (!routes.hasRoster) routes.allFailed
-      else routes.peers.filter(_.up).forall(known => strangers.containsKey(known.address))
-    if (isFinal) {
+    if (error.reason == Errors.Unauthorized) strangers.put(peer.address, error)
+    else strangers.remove(peer.address)
+    if (!strangers.isEmpty && routes.noAgentLeft(strangers.containsKey(_))) {
       // Who refused us had more to say than who could not prove itself.
-      val telling = strangers.values.asScala.find(Door.isRefusal).getOrElse(error)
+      val known = strangers.values.asScala
+      val telling = known.find(Greeting.isRefusal).orElse(known.headOption).getOrElse(error)
       throw Errors.unauthorized(
         s"${telling.getMessage}; ${Descriptor.Token} must be a token of cluster " +
           s"${descriptor.identity.name} that is good now (`diskless spark-conf` prints one)",
@@ -204,9 +213,13 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
   }
 
   private def heard(connection: Connection, refusal: Option[DisklessException] = None): Unit = {
-    routes.worked(connection.peer)
+    routes.worked(connection.peer, connection.heardAt)
+    strangers.remove(connection.peer.address)
     routes.learn(connection.leader, connection.roster)
-    if (refusal.exists(error => Errors.Hindrances(error.reason))) routes.hindered(connection.peer)
+    refusal.map(_.reason).foreach { reason =>
+      if (reason == Errors.Garbled) routes.failed(connection.peer) // The agent hangs up, too.
+      else if (Errors.Hindrances(reason)) routes.hindered(connection.peer)
+    }
   }
 
   /** A connection on which nothing came is dead; on a live one only this request is late. */
@@ -216,8 +229,8 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
     Errors.unavailable(s"${connection.peer} did not answer in time")
   }
 
-  private def knock(peer: Peer): Door = new Door(
-    peer, descriptor.identity, Label, routes.failed,
+  private def knock(peer: Peer): Greeting = new Greeting(
+    peer, descriptor.identity, Label, resolve, routes.failed,
     (connection, welcome) => {
       strangers.clear()
       isRestored |= epoch.exists(_ != welcome.epoch)
@@ -241,14 +254,14 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
 
   private def forgetDeparted(): Unit = {
     val known = routes.peers.map(_.address).toSet
-    doors.values.removeIf { door =>
-      val departed = !known(door.peer.address)
-      if (departed) door.close("is no agent's address any more")
+    greetings.values.removeIf { greeting =>
+      val departed = !known(greeting.peer.address)
+      if (departed) greeting.close("is no agent's address any more")
       departed
     }
   }
 
-  /** Every agent we know of failed: perhaps all have been started anew elsewhere. */
+  /** Every agent we know of failed: perhaps all have been restarted elsewhere. */
   private def rereadDescriptor(): Unit = descriptor.reread().foreach { found =>
     if (found.cluster == descriptor.cluster) routes.add(found.gateways)
     else {
@@ -262,7 +275,9 @@ private[spark] final class Caller(descriptor: Descriptor, timeoutNanos: Long) {
 
 private[spark] object Caller {
   /** An agent that does not greet within this is passed over for another. */
-  private val ConnectNanos = TimeUnit.SECONDS.toNanos(3)
+  val ConnectNanos: Long = TimeUnit.SECONDS.toNanos(3)
+  /** A little longer than a lease lasts of whom nothing is heard any more. */
+  val LeaseNanos: Long = TimeUnit.SECONDS.toNanos(8)
   /** Connections kept for the next uploads. */
   private val IdleMax = 4
   /** For the agents' logs: host and process. */

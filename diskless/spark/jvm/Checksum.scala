@@ -5,7 +5,7 @@ import net.jpountz.xxhash.XXHashFactory
 /** XXH64 of bytes that arrive in order, as agents and the Python client compute it.
   *
   * lz4-java comes with Spark; it takes its native code where that loads, and Java elsewhere.
-  * Begin anew with `reset` rather than with another one: each has memory outside the heap.
+  * Start again with `reset` rather than with another one: each has memory outside the heap.
   */
 private[spark] final class Checksum {
   private val hash = Checksum.factory.newStreamingHash64(0L)

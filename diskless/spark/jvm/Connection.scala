@@ -230,8 +230,8 @@ private[spark] final class Connection(
     try work
     catch {
       case NonFatal(error) =>
+        onLost() // Before anybody who waits hears of it, and asks the next one.
         break(describe(error), error)
-        onLost()
     }
 
   private def break(why: String, cause: Throwable = null): Unit = if (lost == null) {
@@ -253,7 +253,7 @@ private[spark] object Connection {
   private val RequestsMax = 256
   private val ReceiveBytes = 64 << 10
   private val ReadsPerTurn = 16
-  /** How what a door that expects TLS says to who speaks none begins. */
+  /** How the answer of a TLS port to plain bytes begins. */
   private val TlsAlert: Short = 0x1503
   /** Of a frame in a handshake. */
   private val StrangersBytesMax = 6 << 10

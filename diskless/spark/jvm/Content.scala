@@ -42,7 +42,7 @@ private[spark] final class Content(caller: Caller, path: String) {
     }
   }
 
-  /** Gets all pieces, several under way at once, in any order of their positions. */
+  /** Gets all pieces, several under way at once; they come in any order. */
   def fetch(pieces: Seq[Piece]): Unit = {
     val tries = caller.attempts(what)
     val waiting = mutable.Queue.from(pieces)
@@ -60,30 +60,39 @@ private[spark] final class Content(caller: Caller, path: String) {
   }
 
   /** A request for `count` bytes from `start` on, PieceBytes at most, on its way. */
-  def ask(connection: Connection, start: Long, count: Int, deadline: Deadline): Request = {
-    val request = Caller.request(Kind.Read, Messages.read(placed.cut(start, count)), Nil)
-    connection.send(request, deadline)
+  def ask(connection: Connection, start: Long, count: Int, tries: Attempts): Request = {
+    val meta = Messages.read(placed.cut(start, count)).put("size", size)
+    val request = Caller.request(Kind.Read, meta, Nil, tries.within)
+    connection.send(request, tries.deadline)
     request
   }
 
   private def exchange(waiting: mutable.Queue[Piece], tries: Attempts): Unit = {
     val connection = caller.take(bulk = true, tries.deadline)
-    val underWay = mutable.Queue.empty[Request]
-    while (waiting.nonEmpty) {
-      while (underWay.size < math.min(PiecesMax, waiting.size)) {
-        val piece = waiting(underWay.size)
-        underWay.enqueue(ask(connection, piece.start, piece.count, tries.deadline))
+    var underWay = Vector.empty[(Piece, Request)]
+    try {
+      while (waiting.nonEmpty || underWay.nonEmpty) {
+        while (underWay.size < PiecesMax && waiting.nonEmpty) {
+          val piece = waiting.head
+          underWay :+= piece -> ask(connection, piece.start, piece.count, tries)
+          waiting.dequeue()
+        }
+        caller.awaitAny(connection, underWay.map(_._2), tries.deadline)
+        for ((piece, request) <- underWay if request.reply.isDone) {
+          take(piece, caller.await(connection, request, tries.deadline))
+          underWay = underWay.filterNot(_._2 eq request)
+          tries.progressed()
+        }
       }
-      val reply = caller.await(connection, underWay.dequeue(), tries.deadline)
-      val piece = waiting.head
-      if (reply.payload.length != piece.count) {
-        throw Errors.unavailable(
-          s"$what: ${reply.payload.length} bytes came where ${piece.count} were asked for")
-      }
-      piece.deliver(reply.payload)
-      waiting.dequeue()
-      tries.progressed()
+    } finally underWay.reverseIterator.foreach { case (piece, _) => waiting.prepend(piece) }
+  }
+
+  private def take(piece: Piece, reply: Reply): Unit = {
+    if (reply.payload.length != piece.count) {
+      throw Errors.unavailable(
+        s"$what: ${reply.payload.length} bytes came where ${piece.count} were asked for")
     }
+    piece.deliver(reply.payload)
   }
 
   /** Finds where the same bytes are now. Throws NotFound if the file has others. */
@@ -122,8 +131,9 @@ private[spark] object Content {
   val PieceBytes: Int = 1 << 20
   /** What opening a file brings along, so that a small one takes one round trip. */
   val PrefetchBytes: Int = 64 << 10
-  private val PiecesMax = 8
-  private val ReopensMax = 3
+  /** Unanswered `read` requests. */
+  val PiecesMax = 12
+  val ReopensMax = 3
 
   final case class Piece(start: Long, count: Int, deliver: Array[Byte] => Unit)
 

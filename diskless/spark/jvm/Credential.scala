@@ -95,7 +95,7 @@ private[spark] object Credential {
 
 /** The calling side of one handshake: docs/frames.md is the specification.
   *
-  * The agent proves itself first, and who cannot gets nothing. What is sent is of no use to
+  * The agent proves itself first, and one that cannot gets nothing. What is sent is of no use to
   * anybody, and of none in another handshake.
   */
 private[spark] final class Handshake(credential: Credential, label: String) {

@@ -53,12 +53,14 @@ private[spark] object Descriptor {
     configured(conf) match {
       case Some(found) if authority.isEmpty || authority == found.identity.clusterName ||
           found.gateways.exists(_.gateway == authority) => found
-      case _ if authority.isEmpty => load(home.resolve(s"$DefaultName.json"), tokenOf(conf))
-      case _ if NamePattern.matches(authority) =>
-        load(home.resolve(s"$authority.json"), tokenOf(conf))
+      case None if authority.isEmpty =>
+        load(home.resolve(s"$DefaultName.json"), tokenOf(conf), mustFit = true)
+      case other if NamePattern.matches(authority) =>
+        load(home.resolve(s"$authority.json"), tokenOf(conf), mustFit = other.isEmpty)
       case _ if GatewayPattern.matches(authority) => gateway(authority, conf)
       case _ => throw noCluster(
-        s"$Scheme://$authority/: '$authority' is neither a cluster's name nor HOST:PORT")
+        s"$Scheme://$authority/: '$authority' is neither a cluster's name nor HOST:PORT; write " +
+          s"$Scheme:///path for the cluster of this application")
     }
 
   def timeoutNanos(conf: Configuration): Long = {
@@ -77,7 +79,7 @@ private[spark] object Descriptor {
     val gateways = conf.getTrimmedStringCollection(Gateways).asScala.toVector
     if (gateways.nonEmpty) Some(listed(gateways, conf))
     else Option(conf.getTrimmed(File)).filter(_.nonEmpty)
-      .map(file => load(Paths.get(file), tokenOf(conf)))
+      .map(file => load(Paths.get(file), tokenOf(conf), mustFit = true))
   }
 
   private def listed(gateways: Seq[String], conf: Configuration): Descriptor = {
@@ -121,14 +123,16 @@ private[spark] object Descriptor {
     }
 
   private def tryLoad(file: Path): Option[Descriptor] =
-    try Some(load(file, None))
+    try Some(load(file, None, mustFit = false))
     catch { case _: DisklessException => None } // Somebody else's file.
 
-  private def load(file: Path, token: Option[String]): Descriptor =
+  /** A token that must fit is for this cluster and no other; one that need not is for the
+    * configured cluster, and used here if that is the same. */
+  private def load(file: Path, token: Option[String], mustFit: Boolean): Descriptor =
     try {
       val node = Messages.decode(Files.readAllBytes(file))
       val gateways = Messages.peers(node.path("gateways"))
-      val credential = credentialOf(node, token)
+      val credential = credentialOf(node, token, mustFit)
       if (gateways.isEmpty || credential.isEmpty) {
         throw noCluster(s"$file has no gateways or no token: start the cluster with `diskless up`")
       }
@@ -138,7 +142,8 @@ private[spark] object Descriptor {
         Identity(node.path("name").asText, credential.get, trust), gateways, () => tryLoad(file))
     } catch {
       case _: NoSuchFileException => throw noCluster(
-        s"no cluster is known here ($file does not exist): start one with `diskless up`, " +
+        s"no cluster '${nameOf(file)}' is known here ($file does not exist): write " +
+          s"$Scheme:///path for the cluster of this application, start one with `diskless up`, " +
           s"or set $Gateways and $Token (`diskless spark-conf` prints them)")
       case error: JsonProcessingException =>
         throw noCluster(s"$file is no descriptor: ${error.getOriginalMessage}")
@@ -147,13 +152,21 @@ private[spark] object Descriptor {
     }
 
   /** What we were given, if it is for that cluster; else what its descriptor has. */
-  private def credentialOf(node: JsonNode, token: Option[String]): Option[Credential] = {
+  private def credentialOf(
+      node: JsonNode, token: Option[String], mustFit: Boolean): Option[Credential] = {
     val cluster = node.path("cluster").asText
     val (own, key) = (node.path("token").asText, node.path("secret").asText)
-    token.map(Credential.parse).filter(_.cluster == cluster)
+    val given = token.map(Credential.parse)
+    given.filter(mustFit && _.cluster != cluster).foreach { wrong =>
+      throw Errors.unauthorized(s"that token is for another cluster than " +
+        s"${node.path("name").asText}: for ${wrong.cluster} ($Token, or $TokenVariable)")
+    }
+    given.filter(_.cluster == cluster)
       .orElse(Option.when(own.nonEmpty)(Credential.parse(own)))
       .orElse(Option.when(key.nonEmpty)(Credential.client(cluster, key)))
   }
+
+  private def nameOf(file: Path): String = file.getFileName.toString.stripSuffix(".json")
 
   private def noCluster(message: String): DisklessException =
     new DisklessException(Errors.NoCluster, message, retryable = false)

@@ -5,7 +5,7 @@ import org.apache.hadoop.fs.{FileStatus, FileSystem, FSDataInputStream, Path, Pa
 import org.apache.hadoop.hdfs.protocol.SnapshotAccessControlException
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 
-/** Spark's door to checkpoints: a file is one command at its close, with no temporary name.
+/** Spark's access to checkpoints: a file is one command at its close, with no temporary name.
   *
   * Spark asks one class for all checkpoints of a session, and for the logs of file sinks. So
   * paths outside of diskless get the manager that Spark would have chosen itself.
@@ -56,6 +56,7 @@ private[spark] final class AtomicFiles(path: Path, conf: Configuration)
   import CheckpointFileManager.CancellableFSDataOutputStream
 
   private val files = path.getFileSystem(conf).asInstanceOf[DisklessFileSystem]
+  if (path.getName == AtomicFiles.Offsets && path.getParent != null) files.watch(path)
 
   /** Throws FileAlreadyExistsException on closing, if it may not replace what is there. */
   override def createAtomic(
@@ -92,4 +93,9 @@ private[spark] final class AtomicFiles(path: Path, conf: Configuration)
     files.mkdirs(qualified)
     qualified
   }
+}
+
+private[spark] object AtomicFiles {
+  /** The log that every query opens, and that tells where its checkpoint is. */
+  private val Offsets = "offsets"
 }

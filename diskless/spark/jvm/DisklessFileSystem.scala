@@ -6,9 +6,10 @@ import java.util.EnumSet
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs._
-import org.apache.hadoop.fs.Options.Rename
+import org.apache.hadoop.fs.Options.{ChecksumOpt, Rename}
 import org.apache.hadoop.fs.permission.FsPermission
 import org.apache.hadoop.util.Progressable
+import org.apache.hadoop.util.functional.RemoteIterators
 
 /** `diskless://` for Hadoop's FileSystem.
   *
@@ -26,7 +27,7 @@ class DisklessFileSystem extends FileSystem {
     super.initialize(name, conf)
     setConf(conf)
     uri = URI.create(s"$getScheme://${Option(name.getAuthority).getOrElse("/")}")
-    store = new Store(Clusters.find(name.getAuthority, conf))
+    store = Store(name, conf)
     layout = new Layout(uri, store)
     workingDirectory = getHomeDirectory
   }
@@ -55,7 +56,7 @@ class DisklessFileSystem extends FileSystem {
     new FSDataInputStream(store.open(resolve(path), statistics))
   }
 
-  /** Without overwrite it looks now, for who wants to know early, and again on closing. */
+  /** Without overwrite it looks now, so that a refusal comes early, and again on closing. */
   override def create(
       path: Path, permission: FsPermission, overwrite: Boolean, bufferSize: Int,
       replication: Short, blockSize: Long, progress: Progressable): FSDataOutputStream = {
@@ -66,21 +67,37 @@ class DisklessFileSystem extends FileSystem {
     new FSDataOutputStream(begin(target, overwrite), statistics)
   }
 
+  override def create(
+      path: Path, permission: FsPermission, flags: EnumSet[CreateFlag], bufferSize: Int,
+      replication: Short, blockSize: Long, progress: Progressable,
+      checksum: ChecksumOpt): FSDataOutputStream = {
+    val target = resolve(path)
+    val replaces = Flags.check(path, flags, store.find(target).isDefined)
+    new FSDataOutputStream(begin(target, replaces), statistics)
+  }
+
   /** A file that appears on closing or, if it may not replace what is there, is refused then. */
   private[spark] def createAtomic(path: Path, overwrite: Boolean): DisklessOutputStream =
     begin(resolve(path), overwrite)
 
+  /** That a query may write to the checkpoint which has this log of offsets. */
+  private[spark] def watch(offsets: Path): Unit =
+    Leases.watch(store.caller, offsets, resolve(offsets.getParent))
+
+  /** The caller of this cluster, and what it calls a path. */
+  private[spark] def reach(path: Path): (Caller, String) = (store.caller, resolve(path))
+
   override def createNonRecursive(
       path: Path, permission: FsPermission, flags: EnumSet[CreateFlag], bufferSize: Int,
       replication: Short, blockSize: Long, progress: Progressable): FSDataOutputStream = {
-    requireParent(resolve(path))
-    create(path, permission, flags.contains(CreateFlag.OVERWRITE), bufferSize, replication,
-      blockSize, progress)
+    val target = resolve(path)
+    val replaces = Flags.check(path, flags, store.find(target).isDefined)
+    requireParent(target) // now, so that a refusal comes early; it may be gone on closing
+    new FSDataOutputStream(begin(target, replaces, parents = false), statistics)
   }
 
   override def append(path: Path, bufferSize: Int, progress: Progressable): FSDataOutputStream =
-    throw new UnsupportedOperationException(
-      s"append $path: a file of diskless is written once; write a new one")
+    throw Flags.noAppend(path)
 
   // Namespace.
 
@@ -118,6 +135,15 @@ class DisklessFileSystem extends FileSystem {
     }
   }
 
+  /** Files below a directory, by pages, each in one step. */
+  override def createBulkDelete(path: Path): BulkDelete = {
+    resolve(path)
+    new BulkDeletion(makeQualified(path), store, { one =>
+      statistics.incrementWriteOps(1)
+      resolve(one)
+    })
+  }
+
   override def mkdirs(path: Path, permission: FsPermission): Boolean = {
     statistics.incrementWriteOps(1)
     store.mkdirs(resolve(path))
@@ -144,6 +170,24 @@ class DisklessFileSystem extends FileSystem {
     val found = store.summary(resolve(path))
     new ContentSummary.Builder().length(found.bytes).fileCount(found.files)
       .directoryCount(found.directories).spaceConsumed(found.bytes).build()
+  }
+
+  override protected def listLocatedStatus(
+      path: Path, filter: PathFilter): RemoteIterator[LocatedFileStatus] = {
+    val found = RemoteIterators.filteringRemoteIterator[FileStatus](
+      listStatusIterator(path), status => filter.accept(status.getPath))
+    RemoteIterators.mappingRemoteIterator[FileStatus, LocatedFileStatus](found, status =>
+      layout.located(status))
+  }
+
+  override def getStatus(path: Path): FsStatus = {
+    statistics.incrementReadOps(1)
+    layout.room
+  }
+
+  override def getFileChecksum(path: Path, length: Long): FileChecksum = {
+    statistics.incrementReadOps(1)
+    layout.checksum(makeAbsolute(path), length)
   }
 
   override def getFileBlockLocations(
@@ -176,14 +220,13 @@ class DisklessFileSystem extends FileSystem {
   }
 
   override def hasPathCapability(path: Path, capability: String): Boolean =
-    capability.toLowerCase match {
-      case CommonPathCapabilities.ABORTABLE_STREAM | CommonPathCapabilities.FS_SNAPSHOTS => true
-      case _ => super.hasPathCapability(path, capability)
-    }
+    Layout.hasCapability(makeQualified(path), capability) ||
+      super.hasPathCapability(path, capability)
 
-  private def begin(target: String, overwrite: Boolean): DisklessOutputStream = {
+  private def begin(
+      target: String, overwrite: Boolean, parents: Boolean = true): DisklessOutputStream = {
     statistics.incrementWriteOps(1)
-    store.create(target, overwrite)
+    store.create(target, overwrite, parents)
   }
 
   private def requireParent(target: String): Unit = {

@@ -8,17 +8,18 @@ import org.apache.hadoop.fs._
 import org.apache.hadoop.fs.Options.ChecksumOpt
 import org.apache.hadoop.fs.permission.FsPermission
 import org.apache.hadoop.util.Progressable
+import org.apache.hadoop.util.functional.RemoteIterators
 
 /** `diskless://` for Hadoop's FileContext, which Spark's streaming uses.
   *
   * Not made from the FileSystem by Hadoop's adapter, whose `create` asks twice before it does
-  * anything and whose `rename` with overwrite deletes first. Here each is one command. Parent
-  * directories are made as needed, even for who does not ask for it: to look for them first
-  * would cost every file a round trip, and they might be gone a moment later.
+  * anything and whose `rename` with overwrite deletes first. Here each is one command. What may
+  * not be replaced is looked for when a file is created and again when it is closed; a missing
+  * parent is found on closing, by the same command.
   */
 class DisklessFs(name: URI, conf: Configuration)
     extends AbstractFileSystem(name, Descriptor.Scheme, false, -1) {
-  private val store = new Store(Clusters.find(name.getAuthority, conf))
+  private val store = Store(name, conf)
   private val layout = new Layout(getUri, store)
 
   override def getUriDefaultPort: Int = -1
@@ -31,24 +32,16 @@ class DisklessFs(name: URI, conf: Configuration)
       path: Path, flags: EnumSet[CreateFlag], permission: FsPermission, bufferSize: Int,
       replication: Short, blockSize: Long, progress: Progressable, checksum: ChecksumOpt,
       createParent: Boolean): FSDataOutputStream = {
-    if (flags.contains(CreateFlag.APPEND)) {
-      throw new UnsupportedOperationException(
-        s"append $path: a file of diskless is written once; write a new one")
-    }
     val target = resolve(path)
-    if (!flags.contains(CreateFlag.CREATE)) store.stat(target) // It must be there.
-    new FSDataOutputStream(
-      store.create(target, flags.contains(CreateFlag.OVERWRITE)), statistics)
+    val replaces = Flags.check(path, flags, store.find(target).isDefined)
+    new FSDataOutputStream(store.create(target, replaces, createParent), statistics)
   }
 
   override def open(path: Path, bufferSize: Int): FSDataInputStream =
     new FSDataInputStream(store.open(resolve(path), statistics))
 
-  override def mkdir(path: Path, permission: FsPermission, createParent: Boolean): Unit = {
-    val target = resolve(path)
-    if (!createParent) requireParent(target)
-    store.mkdirs(target)
-  }
+  override def mkdir(path: Path, permission: FsPermission, createParent: Boolean): Unit =
+    store.mkdirs(resolve(path), createParent)
 
   override def delete(path: Path, recursive: Boolean): Boolean = {
     val target = resolve(path)
@@ -75,6 +68,10 @@ class DisklessFs(name: URI, conf: Configuration)
   override def listStatusIterator(path: Path): RemoteIterator[FileStatus] =
     new Pages(store, resolve(path), status => layout.toHadoop(status))
 
+  override def listLocatedStatus(path: Path): RemoteIterator[LocatedFileStatus] =
+    RemoteIterators.mappingRemoteIterator[FileStatus, LocatedFileStatus](
+      listStatusIterator(path), status => layout.located(status))
+
   override def getFileBlockLocations(
       path: Path, start: Long, length: Long): Array[BlockLocation] =
     layout.locate(getFileStatus(path), start, length)
@@ -91,14 +88,14 @@ class DisklessFs(name: URI, conf: Configuration)
     store.deleteSnapshot(resolve(path), name)
 
   override def hasPathCapability(path: Path, capability: String): Boolean =
-    capability.toLowerCase match {
-      case CommonPathCapabilities.ABORTABLE_STREAM | CommonPathCapabilities.FS_SNAPSHOTS => true
-      case _ => super.hasPathCapability(path, capability)
-    }
+    Layout.hasCapability(path, capability) || super.hasPathCapability(path, capability)
 
-  override def getFsStatus: FsStatus = new FsStatus(Long.MaxValue, 0, Long.MaxValue)
+  override def getFsStatus: FsStatus = layout.room
 
-  override def getFileChecksum(path: Path): FileChecksum = null
+  override def getFileChecksum(path: Path): FileChecksum = {
+    checkPath(path)
+    layout.checksum(path, Long.MaxValue)
+  }
 
   // What diskless does not have is accepted and ignored, as by Hadoop's own FileSystem.
 
@@ -111,11 +108,6 @@ class DisklessFs(name: URI, conf: Configuration)
   override def setTimes(path: Path, modified: Long, accessed: Long): Unit = ()
 
   override def setVerifyChecksum(verify: Boolean): Unit = ()
-
-  private def requireParent(target: String): Unit = {
-    val parent = target.substring(0, math.max(target.lastIndexOf('/'), 1))
-    if (!store.stat(parent).directory) throw new ParentNotDirectoryException(s"$parent is a file")
-  }
 
   private def resolve(path: Path): String = {
     checkPath(path)

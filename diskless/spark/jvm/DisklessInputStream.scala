@@ -12,6 +12,8 @@ import scala.jdk.CollectionConverters._
 import org.apache.hadoop.fs.{
   FileRange, FileSystem, FSExceptionMessages, FSInputStream, StreamCapabilities,
   VectoredReadUtils}
+import org.apache.hadoop.fs.statistics.{IOStatistics, IOStatisticsSource, StreamStatisticNames}
+import org.apache.hadoop.fs.statistics.impl.IOStatisticsBinding.iostatisticsStore
 
 /** The content that a file had when it was opened.
   *
@@ -21,11 +23,13 @@ import org.apache.hadoop.fs.{
   */
 private[spark] final class DisklessInputStream(
     caller: Caller, path: String, statistics: FileSystem.Statistics)
-    extends FSInputStream with StreamCapabilities {
+    extends FSInputStream with StreamCapabilities with IOStatisticsSource {
   import DisklessInputStream._
 
   private val content = new Content(caller, path)
   private val ahead = new ReadAhead(caller, content)
+  private val counters = iostatisticsStore().withCounters(
+    StreamStatisticNames.STREAM_READ_OPERATIONS, StreamStatisticNames.STREAM_READ_BYTES).build()
   private var position = 0L
   private var piece = Array.emptyByteArray
   private var pieceStart = 0L
@@ -72,7 +76,7 @@ private[spark] final class DisklessInputStream(
     else {
       val count = math.min(length.toLong, content.size - position).toInt
       val done = Errors.asHadoop(readSome(target, offset, count))
-      statistics.incrementBytesRead(done)
+      tally(done)
       done
     }
   }
@@ -85,7 +89,7 @@ private[spark] final class DisklessInputStream(
     else {
       val count = math.min(length.toLong, content.size - at).toInt
       Errors.asHadoop(content.read(at, target, offset, count))
-      statistics.incrementBytesRead(count)
+      tally(count)
       count
     }
   }
@@ -109,7 +113,7 @@ private[spark] final class DisklessInputStream(
       assert(here.size + afar.size == pieces.size)
       Errors.asHadoop(content.fetch(afar))
       filled.foreach { case (range, buffer) =>
-        statistics.incrementBytesRead(range.getLength)
+        tally(range.getLength)
         range.getData.complete(buffer)
       }
     } catch {
@@ -119,7 +123,16 @@ private[spark] final class DisklessInputStream(
   }
 
   override def hasCapability(capability: String): Boolean =
-    capability.equalsIgnoreCase(StreamCapabilities.VECTOREDIO)
+    capability.equalsIgnoreCase(StreamCapabilities.VECTOREDIO) ||
+      capability.equalsIgnoreCase(StreamCapabilities.IOSTATISTICS)
+
+  override def getIOStatistics: IOStatistics = counters
+
+  private def tally(bytes: Int): Unit = {
+    statistics.incrementBytesRead(bytes)
+    counters.incrementCounter(StreamStatisticNames.STREAM_READ_OPERATIONS)
+    counters.incrementCounter(StreamStatisticNames.STREAM_READ_BYTES, bytes)
+  }
 
   override def close(): Unit = synchronized {
     closed = true
@@ -198,7 +211,7 @@ private[spark] object DisklessInputStream {
   /** Pieces of a file fetched before they are asked for.
     *
     * It never retries: whatever goes wrong, `take` gives None, and the caller reads the plain
-    * way. It begins with one piece, so that little is fetched in vain for who stops soon.
+    * way. It begins with one piece, so that little is fetched for nothing if the reader stops soon.
     */
   private final class ReadAhead(caller: Caller, content: Content) {
     private var connection: Connection = _
@@ -238,10 +251,10 @@ private[spark] object DisklessInputStream {
     private def ask(tries: Attempts): Unit =
       while (underWay.size < piecesMax && next < content.size) {
         val count = Content.pieceBytes(next, content.size - next)
-        underWay.enqueue(next -> content.ask(connection, next, count, tries.deadline))
+        underWay.enqueue(next -> content.ask(connection, next, count, tries))
         next += count
       }
   }
 
-  private val PiecesMax = 4
+  val PiecesMax = 4
 }

@@ -4,22 +4,30 @@ import java.io.{InterruptedIOException, IOException, OutputStream}
 import java.lang.ref.Cleaner
 import java.nio.ByteBuffer
 
-import org.apache.hadoop.fs.{Abortable, FSExceptionMessages, StreamCapabilities}
+import org.apache.hadoop.fs.{Abortable, FSExceptionMessages, StreamCapabilities, Syncable}
 import org.apache.hadoop.fs.Abortable.AbortableResult
+import org.apache.hadoop.fs.statistics.{IOStatistics, IOStatisticsSource, StreamStatisticNames}
+import org.apache.hadoop.fs.statistics.impl.IOStatisticsBinding.iostatisticsStore
 
 /** A new file. It appears, whole and durable, when `close` returns, and otherwise not at all.
   *
   * What fits in a frame is one `put` at the end; more is streamed while it is written. A
   * write that failed, or `abort`, spoils the file for good: `close` commits nothing then.
-  * Nothing is flushed on the way (hflush, hsync): a part of a file is of no use to anybody.
+  * Nothing is protected or visible before that, so `hflush` and `hsync` are refused: a caller of
+  * them relies on what they promise. `lenient` makes them do nothing, as object stores can.
+  * Without `parents` the directory above must be there when it is closed.
   */
 private[spark] final class DisklessOutputStream(
-    caller: Caller, path: String, overwrite: Boolean)
-    extends OutputStream with StreamCapabilities with Abortable {
+    caller: Caller, path: String, overwrite: Boolean, parents: Boolean, lenient: Boolean)
+    extends OutputStream with StreamCapabilities with Abortable with Syncable
+    with IOStatisticsSource {
   import DisklessOutputStream._
 
   private val what = s"write $path"
   private val checksum = new Checksum
+  private val counters = iostatisticsStore()
+    .withCounters(StreamStatisticNames.STREAM_WRITE_BYTES, StreamStatisticNames.STREAM_WRITE_EXCEPTIONS)
+    .build()
   private var size = 0L
   private var buffer = new Array[Byte](FirstBufferBytes)
   private var buffered = 0
@@ -63,6 +71,21 @@ private[spark] final class DisklessOutputStream(
     }
   }
 
+  override def hflush(): Unit = refuseToSync("hflush")
+
+  override def hsync(): Unit = refuseToSync("hsync")
+
+  private def refuseToSync(operation: String): Unit = synchronized {
+    checkUsable()
+    if (!lenient) {
+      throw new UnsupportedOperationException(
+        s"$operation of $path: a file of diskless is protected when it is closed, not before; " +
+          s"${Store.LenientSyncKey}=true makes it do nothing")
+    }
+  }
+
+  override def getIOStatistics: IOStatistics = counters
+
   /** Ends without making anything visible; does nothing after `close`. */
   override def abort(): AbortableResult = synchronized {
     val wasClosed = closed
@@ -75,7 +98,8 @@ private[spark] final class DisklessOutputStream(
   }
 
   override def hasCapability(capability: String): Boolean =
-    capability.equalsIgnoreCase(StreamCapabilities.ABORTABLE_STREAM)
+    capability.equalsIgnoreCase(StreamCapabilities.ABORTABLE_STREAM) ||
+      capability.equalsIgnoreCase(StreamCapabilities.IOSTATISTICS)
 
   /** Makes room for at least one of `wanted` bytes. */
   private def makeRoom(wanted: Int): Unit = {
@@ -96,7 +120,7 @@ private[spark] final class DisklessOutputStream(
   }
 
   private def begin(): Unit = {
-    val begun = new Upload(caller, what)
+    val begun = new Upload(caller, what, path)
     upload = begun
     // For a stream that nobody ever closes: its agent would keep the bytes.
     Forgotten.register(this, () => begun.abort())
@@ -105,14 +129,16 @@ private[spark] final class DisklessOutputStream(
   private def commit(): Unit = {
     checksum.update(buffer, 0, buffered)
     val tail = ByteBuffer.wrap(buffer, 0, buffered)
-    val file = Messages.path(path).put("size", size).put("checksum", checksum.value())
-    if (upload != null) upload.commit(file, overwrite, tail)
+    val put = Messages.meta().put("overwrite", overwrite)
+    if (!parents) put.put("parents", false)
+    put.putArray("files")
+      .add(Messages.path(path).put("size", size).put("checksum", checksum.value()))
+    if (upload != null) upload.commit(put, tail)
     else {
-      val meta = Messages.meta().put("overwrite", overwrite)
-      meta.putArray("files").add(file)
       val payload = if (buffered > 0) Seq(tail) else Nil
-      caller.mutate(Kind.Put, meta, what, payload, bulk = buffered > SmallBytesMax)
+      caller.mutate(Kind.Put, put, what, payload, bulk = buffered > SmallBytesMax)
     }
+    counters.incrementCounter(StreamStatisticNames.STREAM_WRITE_BYTES, size)
   }
 
   /** Runs `work`; if it fails, whatever the reason, the file is lost. */
@@ -123,6 +149,7 @@ private[spark] final class DisklessOutputStream(
       done = true
     } catch {
       case error: IOException =>
+        counters.incrementCounter(StreamStatisticNames.STREAM_WRITE_EXCEPTIONS)
         failure = error
         throw error
     } finally if (!done) discard()
@@ -151,5 +178,5 @@ private[spark] object DisklessOutputStream {
   /** Most files of a checkpoint are smaller. */
   private val FirstBufferBytes = 4 << 10
   /** Files up to this size go straight to the leader. */
-  private val SmallBytesMax = 64 << 10
+  val SmallBytesMax: Int = 64 << 10
 }

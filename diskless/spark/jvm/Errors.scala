@@ -21,31 +21,37 @@ class DisklessException(
 
 private[spark] object Errors {
   val AlreadyExists = "AlreadyExists"
+  val CheckpointInUse = "CheckpointInUse"
+  val Closing = "Closing"
   val CorruptData = "CorruptData"
   val DeadlineExceeded = "DeadlineExceeded"
   val DirectoryNotEmpty = "DirectoryNotEmpty"
   val Forbidden = "Forbidden"
   val Garbled = "Garbled"
   val NoCluster = "NoCluster"
+  val MemoryFull = "MemoryFull"
   val NoQuorum = "NoQuorum"
   val NotDurable = "NotDurable"
   val NotFound = "NotFound"
+  val NotLeader = "NotLeader"
   val PathIsDirectory = "PathIsDirectory"
   val PathIsFile = "PathIsFile"
   val ReadOnly = "ReadOnly"
   val Restored = "Restored"
   val SessionExpired = "SessionExpired"
   val ShardsAway = "ShardsAway"
+  val TierBehind = "TierBehind"
   val Unauthorized = "Unauthorized"
   val Unavailable = "Unavailable"
   val UploadLost = "UploadLost"
 
-  /** With these an agent says that it is well, and cannot reach who could help; or that what
-    * reaches it is damaged. */
-  val Hindrances: Set[String] = Set(Unavailable, NoQuorum, NotDurable, "NotLeader", Garbled)
+  /** With these a healthy agent says that it cannot reach one that could help: another may. */
+  val Hindrances: Set[String] =
+    Set(Unavailable, NoQuorum, NotDurable, Closing, NotLeader, "AgentGone", "StoreDown")
 
   /** These say why the cluster cannot answer now; others only that it does not. */
-  val Causes: Set[String] = Set(NoQuorum, ShardsAway, NotDurable)
+  val Causes: Set[String] =
+    Set(NoQuorum, ShardsAway, NotDurable, Closing, MemoryFull, CheckpointInUse)
 
   def unavailable(message: String, cause: Throwable = null): DisklessException =
     new DisklessException(Unavailable, message, retryable = true, cause)

@@ -15,7 +15,7 @@ private[spark] object Frames {
   private val WithinUnitNanos = 10L * 1000 * 1000
   private val WithinMax = 0xFFFFL
   private val Magic: Short = 0xD15C.toShort
-  /** Frames without a checksum: refusals by who could not read our version. */
+  /** Frames without a checksum: refusals by agents that could not read our version. */
   val VersionPlain = 1
   /** Frames with an XXH64. */
   val Version = 4
@@ -100,10 +100,14 @@ private[spark] object Kind {
   val Rename = 13
   val Delete = 14
   val Summary = 15
+  val Status = 16
   val Snapshot = 19
   val RenameSnapshot = 21
   val DeleteSnapshots = 22
   val Prove = 27
+  val Prune = 50
+  val KeepLeases = 53
+  val NoteBatches = 54
   val Done = 0x80
   val Refused = 0x81
 }

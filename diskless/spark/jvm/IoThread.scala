@@ -29,7 +29,7 @@ private[spark] final class IoThread private () extends Runnable {
   }
 
   /** Runs `task` in a later turn, one such task a turn, after what has become ready by then: for
-    * work that would keep others waiting if it went on now. Only for what runs on this thread.
+    * work that would keep others waiting if it continued now. Only for what runs on this thread.
     */
   def again(task: Runnable): Unit = postponed.add(task)
 
@@ -37,7 +37,7 @@ private[spark] final class IoThread private () extends Runnable {
     while (true) {
       try turn()
       catch {
-        // A bug, or no memory: whoever waits has a deadline, and the others must go on.
+        // A bug, or no memory: a waiting caller has a deadline, and the others must continue.
         case error: Throwable => log.error("diskless io failed", error)
       }
     }

@@ -24,8 +24,7 @@ private[spark] final case class Status(
 /** A byte range of a stripe, with the mark by which agents know that we may read of it. */
 private[spark] final case class Extent(stripe: String, offset: Long, length: Long, mark: String)
 
-private[spark] final case class Welcome(
-    cluster: String, slot: Int, agents: Seq[Peer], epoch: Long)
+private[spark] final case class Welcome(agents: Seq[Peer], epoch: Long)
 
 /** The JSON side of frames. Whatever an agent adds to a reply later is ignored. */
 private[spark] object Messages {
@@ -54,9 +53,8 @@ private[spark] object Messages {
       peer.path("slow").asBoolean(false))
   }.toVector
 
-  def welcome(node: JsonNode): Welcome = Welcome(
-    node.path("cluster").asText, node.path("slot").asInt(UnknownSlot), peers(node.path("agents")),
-    node.path("epoch").asLong)
+  def welcome(node: JsonNode): Welcome =
+    Welcome(peers(node.path("agents")), node.path("epoch").asLong)
 
   def extents(node: JsonNode): Vector[Extent] = node.elements.asScala.map { extent =>
     Extent(extent.get(0).asText, extent.get(1).asLong, extent.get(2).asLong,

@@ -42,6 +42,14 @@ private[spark] final class Sessions(open: Attempts => Long) {
     ticket.sequence = fresh.sequence
   }
 
+  /** It was refused, which agents remember: gives it the next numbers, to be asked again. */
+  def again(ticket: Ticket, attempts: Attempts): Unit = {
+    done(ticket)
+    val fresh = this.ticket(attempts)
+    ticket.session = fresh.session
+    ticket.sequence = fresh.sequence
+  }
+
   /** Its answer is known, or nobody waits for it any more. */
   def done(ticket: Ticket): Unit = synchronized {
     if (session == ticket.session) pending -= ticket.sequence
@@ -69,5 +77,5 @@ private[spark] final class Sessions(open: Attempts => Long) {
 }
 
 private[spark] object Sessions {
-  private val WindowMax = 384
+  val WindowMax = 384
 }

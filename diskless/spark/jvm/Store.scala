@@ -1,9 +1,11 @@
 package io.diskless.spark
 
 import java.io.FileNotFoundException
+import java.net.URI
 
 import scala.jdk.CollectionConverters._
 
+import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.FileSystem
 
 /** The namespace of one cluster, by absolute paths, with Hadoop's exceptions.
@@ -11,7 +13,7 @@ import org.apache.hadoop.fs.FileSystem
   * What the file system, the FileContext's one and the checkpoint manager share. Every
   * mutation is one command: atomic, and repeated safely until it is answered.
   */
-private[spark] final class Store(caller: Caller) {
+private[spark] final class Store(val caller: Caller, lenientSync: Boolean) {
   import Store._
 
   def stat(path: String): Status =
@@ -40,13 +42,27 @@ private[spark] final class Store(caller: Caller) {
     all.result()
   }
 
-  def mkdirs(path: String): Unit =
-    ask(caller.mutate(Kind.Mkdirs, Messages.path(path), s"mkdirs $path"))
+  /** Without `parents` it is refused if the directory above is not there. */
+  def mkdirs(path: String, parents: Boolean = true): Unit = ask {
+    val meta = Messages.path(path)
+    if (!parents) meta.put("parents", false)
+    caller.mutate(Kind.Mkdirs, meta, s"mkdirs $path")
+  }
 
   /** Whether there was something to delete. */
   def delete(path: String, recursive: Boolean): Boolean = ask {
     val meta = Messages.path(path).put("recursive", recursive)
     caller.mutate(Kind.Delete, meta, s"delete $path").json.path("deleted").asBoolean
+  }
+
+  /** Deletes the files of these names below a directory that are there, in one step. Throws the
+    * agents' own refusals; nothing is deleted then.
+    */
+  def prune(path: String, names: Seq[String]): Unit = {
+    val meta = Messages.path(path)
+    val array = meta.putArray("names")
+    names.foreach(name => array.add(name))
+    caller.mutate(Kind.Prune, meta, s"delete ${names.size} files below $path")
   }
 
   /** Throws the agents' own refusals, which say more than Hadoop's exceptions. */
@@ -84,8 +100,9 @@ private[spark] final class Store(caller: Caller) {
     caller.mutate(Kind.DeleteSnapshots, meta, s"delete snapshot $name of $path")
   }
 
-  def create(path: String, overwrite: Boolean): DisklessOutputStream =
-    new DisklessOutputStream(caller, path, overwrite)
+  /** Without `parents` it is refused on closing if the directory above is not there. */
+  def create(path: String, overwrite: Boolean, parents: Boolean = true): DisklessOutputStream =
+    new DisklessOutputStream(caller, path, overwrite, parents, lenientSync)
 
   def open(path: String, statistics: FileSystem.Statistics): DisklessInputStream =
     try new DisklessInputStream(caller, path, statistics)
@@ -95,17 +112,30 @@ private[spark] final class Store(caller: Caller) {
       case error: DisklessException => ask(throw error)
     }
 
-  /** Where the bytes of a file are: the slots of its data shards, extent by extent. */
-  def places(path: String): Vector[Placed] = ask {
+  /** How many bytes of files fit, beside their parity, and how many more: as much of the agents'
+    * memory as data shards are of a stripe. */
+  def room: Room = ask {
+    val found = caller.call(Kind.Status, Messages.meta(), "status").json
+    val (data, parity) = (found.path("data_shards").asLong, found.path("parity_shards").asLong)
+    val there = found.path("agents").elements.asScala.toVector
+    def files(bytes: Iterable[Long]): Long = bytes.sum / math.max(data + parity, 1) * data
+    Room(files(there.map(_.path("bytes_max").asLong)),
+      files(there.map(a => math.max(a.path("bytes_max").asLong - a.path("bytes_used").asLong, 0L))))
+  }
+
+  /** Where the bytes of a file are: the hosts of its data shards, extent by extent, and the one
+    * that has probably a copy of it all. */
+  def places(path: String): Places = ask {
     val meta = Messages.path(path).put("places", true)
     val opened = caller.call(Kind.Open, meta, s"locate $path").json
     val slots = opened.path("places").elements.asScala.toVector
     val extents = Messages.extents(opened.path("extents"))
     val starts = extents.scanLeft(0L)(_ + _.length)
     val hosts = caller.hosts
-    extents.zip(starts).zip(slots).map { case ((extent, start), held) =>
+    val near = Option(opened.get("near")).filter(_.isInt).flatMap(slot => hosts.get(slot.asInt))
+    Places(near, extents.zip(starts).zip(slots).map { case ((extent, start), held) =>
       Placed(start, extent.length, held.elements.asScala.flatMap(s => hosts.get(s.asInt)).toVector)
-    }
+    })
   }
 
   /** All hosts with agents. */
@@ -115,12 +145,22 @@ private[spark] final class Store(caller: Caller) {
 }
 
 private[spark] object Store {
+  /** Whether `hflush` and `hsync` do nothing instead of being refused. */
+  val LenientSyncKey = "fs.diskless.downgrade.syncable.exceptions"
+
+  def apply(name: URI, conf: Configuration): Store =
+    new Store(Clusters.find(name.getAuthority, conf), conf.getBoolean(LenientSyncKey, false))
+
   /** Below this name in a directory are its snapshots, as in HDFS. */
   val Snapshots = ".snapshot"
 
   private val EntriesPerPage = 1000
 
   final case class Summary(files: Long, directories: Long, bytes: Long)
+
+  final case class Room(capacity: Long, remaining: Long)
+
+  final case class Places(near: Option[String], placed: Vector[Placed])
 
   final case class Placed(start: Long, length: Long, hosts: Vector[String])
 }

@@ -13,7 +13,7 @@ import scala.util.control.NonFatal
   *
   * What takes the engine longer, while a connection is made, comes in tasks; each gets a turn
   * of the I/O thread for itself, so that other connections wait for one of them at most: some
-  * milliseconds. `resume` is called after it, since sending and receiving may go on then.
+  * milliseconds. `resume` is called after it, since sending and receiving may continue then.
   */
 private[spark] final class TlsWire(
     channel: SocketChannel, engine: SSLEngine, io: IoThread, resume: () => Unit) extends Wire {

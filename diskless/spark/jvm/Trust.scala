@@ -13,7 +13,7 @@ import scala.jdk.CollectionConverters._
 
 /** Whom this JVM takes for an agent of a cluster whose doors are encrypted.
   *
-  * Nobody but who has a certificate that `authority` signed, with the name that is expected:
+  * Only a process with a certificate that `authority` signed, with the name that is expected:
   * that of a slot, wherever it is, or with `byHost` that of the host.
   */
 private[spark] final case class Trust(authority: String, byHost: Boolean) {

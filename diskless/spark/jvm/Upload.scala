@@ -12,13 +12,13 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 /** A stream of bytes on its way into the cluster, through one agent at a time.
   *
   * It keeps the bytes that are not sealed in stripes yet, and nothing else: when the agent or
-  * the connection fails it goes on with another one from the last sealed stripe, as
+  * the connection fails it continues with another one from the last sealed stripe, as
   * docs/frames.md says. Nothing is visible before `commit` returns. One thread at a time.
   *
   * Invariants: `unsealed` holds exactly the bytes from `sealedBytes` on that were appended;
   * each try has a new upload number, so that no agent can mix up two tries.
   */
-private[spark] final class Upload(caller: Caller, what: String) {
+private[spark] final class Upload(caller: Caller, what: String, path: String) {
   import Upload._
 
   private var size = 0L
@@ -47,8 +47,8 @@ private[spark] final class Upload(caller: Caller, what: String) {
     }
   }
 
-  /** Appends the last bytes and makes `files` visible. */
-  def commit(file: ObjectNode, overwrite: Boolean, tail: ByteBuffer): Unit = {
+  /** Appends the last bytes and makes the files of `put` visible. */
+  def commit(put: ObjectNode, tail: ByteBuffer): Unit = {
     val tries = caller.attempts(what)
     val ticket = caller.ticket(tries)
     try {
@@ -56,8 +56,7 @@ private[spark] final class Upload(caller: Caller, what: String) {
       while (!done) {
         try {
           sendUnsent(tries)
-          val meta = Messages.meta().put("overwrite", overwrite)
-          meta.putArray("files").add(file)
+          val meta = put.deepCopy()
           ticket.stamp(meta)
           ticket.sent += 1
           sendCommit(meta, tail, tries, again = ticket.sent > 1)
@@ -92,26 +91,27 @@ private[spark] final class Upload(caller: Caller, what: String) {
       val end = offset + chunk.remaining
       if (offset >= sentBytes) {
         while (!hasRoom) receive(tries)
-        val meta = Messages.meta().put("upload", number).put("offset", offset)
-        send(Kind.Write, meta, Seq(chunk), tries)
+        val meta = Messages.meta().put("upload", number).put("offset", offset).put("path", path)
+        send(Kind.Write, meta, Seq(chunk), tries, tries.within)
         sentBytes = end
       }
       offset = end
     }
   }
 
-  /** `again`: it was in vain before, so the agent shall say in time what it waits for. */
+  /** `again`: it failed before, so the agent must say in time what it waits for. */
   private def sendCommit(
       meta: ObjectNode, tail: ByteBuffer, tries: Attempts, again: Boolean): Unit = {
     meta.put("upload", number).put("offset", size)
     val payload = if (tail.hasRemaining) Seq(tail) else Nil
-    send(Kind.Commit, meta, payload, tries, if (again) Frames.packWithin(tries.deadline.left) else 0)
+    send(Kind.Commit, meta, payload, tries, if (again) tries.within else 0)
     // What is sealed matters until the commit is answered, and then not any more: the answer
-    // to a `write` may come after that.
+    // to a `write` may come after that. If it fails, what came before it is not sent again.
     val commit = underWay.last
-    while (!commit.reply.isDone && (underWay.front ne commit)) {
+    def hasNews: Boolean = (underWay.front ne commit) && underWay.front.reply.isDone
+    while (hasNews || ((underWay.front ne commit) && !commit.reply.isDone)) {
       caller.awaitAny(connection, Seq(underWay.front, commit), tries.deadline)
-      if (underWay.front.reply.isDone) receive(tries)
+      if (hasNews) receive(tries)
     }
     caller.await(connection, commit, tries.deadline)
   }
@@ -126,7 +126,7 @@ private[spark] final class Upload(caller: Caller, what: String) {
 
   private def send(
       kind: Int, meta: ObjectNode, payload: Seq[ByteBuffer], tries: Attempts,
-      within: Int = 0): Unit = {
+      within: Int): Unit = {
     if (resuming) {
       meta.putArray("resume").addAll(sealedStripes.asJava)
       resuming = false
@@ -183,7 +183,7 @@ private[spark] final class Upload(caller: Caller, what: String) {
     }
   }
 
-  /** The agent keeps what it sealed for a while after this, so that another can go on. */
+  /** The agent keeps what it sealed for a while after this, so that another can continue. */
   private def leave(): Unit = {
     if (connection != null) connection.close("is left for another")
     connection = null
@@ -201,11 +201,11 @@ private[spark] object Upload {
   /** Payload of one `write`: a whole stripe by default. */
   val FrameBytes: Int = 1 << 20
   /** Unanswered `write` frames. */
-  private val FramesMax = 8
+  val FramesMax = 8
   /** With more than this unsealed, frames go one by one. */
-  private val UnsealedBytesMax = 16L << 20
+  val UnsealedBytesMax: Long = 16L << 20
   /** An agent that takes this much and seals nothing is broken. */
-  private val UnsealedBytesLimit = 32L << 20
+  val UnsealedBytesLimit: Long = 32L << 20
   /** Where a stripe, which is opaque otherwise, has its number of payload bytes. */
   private val PayloadBytesField = 3
 }

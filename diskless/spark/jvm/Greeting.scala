@@ -17,27 +17,31 @@ import scala.util.control.NonFatal
   * Who has not proved to be an agent gets no proof from us, and is not believed: whatever it
   * said, it fails with a retryable Unauthorized, and another agent may know better.
   */
-private[spark] final class Door(
-    val peer: Peer, identity: Identity, label: String,
+private[spark] final class Greeting(
+    val peer: Peer, identity: Identity, label: String, resolve: Resolver,
     onLost: Peer => Unit, onGreeted: (Connection, Welcome) => Unit) {
   @volatile private var current: Connection = _
   @volatile private var closed = false
 
   /** Fails with Unavailable or Unauthorized. */
   val greeted: CompletableFuture[Connection] = {
-    // A name is looked up here, on the thread of who asks: the I/O thread must not wait.
-    val remote = if (peer.gateway.isEmpty) None else Some(Door.resolve(peer.gateway))
-    val local = if (peer.socket.nonEmpty && Files.exists(Path.of(peer.socket))) {
-      Some(UnixDomainSocketAddress.of(peer.socket))
-    } else None
-    (local, remote) match {
-      case (Some(here), Some(there)) => greet(here).exceptionallyCompose(_ => greet(there))
-      case (Some(only), None) => greet(only)
-      case (None, Some(only)) => greet(only)
-      case (None, None) =>
-        CompletableFuture.failedFuture(Errors.unavailable(s"$peer is not on this host"))
+    val isHere = peer.socket.nonEmpty && Files.exists(Path.of(peer.socket))
+    if (!isHere) greetAfar()
+    else {
+      val here = greet(UnixDomainSocketAddress.of(peer.socket))
+      if (peer.gateway.isEmpty) here else here.exceptionallyCompose(_ => greetAfar())
     }
   }
+
+  private def greetAfar(): CompletableFuture[Connection] =
+    if (peer.gateway.isEmpty) {
+      CompletableFuture.failedFuture(Errors.unavailable(s"$peer is not on this host"))
+    } else {
+      resolve(peer.gateway).thenCompose { where =>
+        if (closed) CompletableFuture.failedFuture(Errors.unavailable(s"$peer: its name came late"))
+        else greet(where)
+      }
+    }
 
   def usable: Boolean =
     !greeted.isCompletedExceptionally && (current == null || current.usable || !greeted.isDone)
@@ -61,12 +65,12 @@ private[spark] final class Door(
       .thenCompose[Reply](proved => proved)
       .handle[Connection] { (reply, error) =>
         try {
-          if (error != null) throw Door.unwrap(error)
+          if (error != null) throw Greeting.unwrap(error)
           welcome(connection, reply)
         } catch {
           case NonFatal(why) =>
             connection.close(why.getMessage)
-            throw new CompletionException(Door.asRefusal(peer, why))
+            throw new CompletionException(Greeting.asRefusal(peer, why))
         }
       }
   }
@@ -113,7 +117,7 @@ private[spark] final class Door(
       case (_, refused: SSLException) => stranger(where, s": ${Trust.explain(refused)}")
       case (refusal: DisklessException, _) if refusal.reason == Errors.Unauthorized =>
         Errors.unauthorized(
-          s"$peer: ${Door.quote(refusal.getMessage)}", retryable = true, cause = refusal)
+          s"$peer: ${Greeting.quote(refusal.getMessage)}", retryable = true, cause = refusal)
       case _ => Errors.unavailable(error.getMessage, error)
     }
 
@@ -123,12 +127,12 @@ private[spark] final class Door(
       case other => other.toString
     }
     Errors.unauthorized(
-      s"whoever listens at $address is not an agent of cluster ${identity.name}$why",
+      s"the process at $address is not an agent of cluster ${identity.name}$why",
       retryable = true)
   }
 }
 
-private[spark] object Door {
+private[spark] object Greeting {
   private val QuotedCharsMax = 300
 
   /** Whether whoever is there refused us, rather than being unable to prove itself. */
@@ -140,12 +144,6 @@ private[spark] object Door {
   /** A stranger's words, in one line of ours. */
   private def quote(words: String): String =
     words.take(QuotedCharsMax).replaceAll("\\p{Cntrl}", " ")
-
-  private def resolve(gateway: String): InetSocketAddress = {
-    val colon = gateway.lastIndexOf(':')
-    val host = gateway.substring(0, colon).stripPrefix("[").stripSuffix("]")
-    new InetSocketAddress(host, gateway.substring(colon + 1).toInt)
-  }
 
   private def unwrap(error: Throwable): Throwable = error match {
     case wrapper: CompletionException if wrapper.getCause != null => wrapper.getCause
