@@ -12,6 +12,8 @@ ALONE = "alone"
 TURN_MS_MAX = 20.0
 FLAT = 1.25
 """What counts as flat."""
+GROWN = 1.15
+"""What a commit and a MiB may cost more with four times the agents."""
 
 
 class Of(Struct, frozen=True, kw_only=True):
@@ -86,6 +88,12 @@ def all_bounds(result: Result) -> Iterator[Bound]:
     yield from _turns(result)
     yield from _history(result)
     yield from IDENTITY
+    yield from _tier(result)
+    yield from BARRIER
+    yield from EVICTION
+    yield from ROLLBACK
+    yield from SEEN
+    yield from _scale(result)
 
 
 def _alone(work: str, system: str = MAIN) -> Of:
@@ -312,16 +320,37 @@ def _checkpoints(result: Result) -> Iterator[Bound]:
 
 def _flat(result: Result) -> Iterator[Bound]:
     """The largest namespace beside the smallest."""
-    for work in (works.GROWN_COMMIT, works.GROWN_STAT, works.GROWN_LIST, works.GROWN_MEMORY):
-        sizes = _sizes(result, work)
-        if len(sizes) > 1:
-            yield Bound(
-                topic="others",
-                title=f"{work}: {max(sizes):,.0f} of {min(sizes):,.0f}",
-                figure=Of(work=work, size=max(sizes)),
-                per=Of(work=work, size=min(sizes)),
-                most=FLAT,
-            )
+    for work in (
+        works.GROWN_COMMIT,
+        works.GROWN_COMMIT_CPU,
+        works.GROWN_STAT,
+        works.GROWN_LIST,
+        works.GROWN_MEMORY,
+    ):
+        yield from _most_of_least(result, "others", work, FLAT)
+    for work in (works.AGENTS_COMMIT_CPU, works.AGENTS_WRITE_CPU):
+        yield from _most_of_least(result, "others", work, GROWN)
+
+
+def _scale(result: Result) -> Iterator[Bound]:
+    """A leader's work grows with agents and clients, and no faster."""
+    for work in (works.SCALE_IDLE_EACH, works.SCALE_COMMIT_MESSAGES):
+        yield from _most_of_least(result, "scale", work, FLAT, of=works.SIMULATED)
+
+
+def _most_of_least(
+    result: Result, topic: str, work: str, most: float, *, of: str = MAIN
+) -> Iterator[Bound]:
+    """A work at its largest size beside the smallest."""
+    sizes = _sizes(result, work)
+    if len(sizes) > 1:
+        yield Bound(
+            topic=topic,
+            title=f"{work}: {max(sizes):,.0f} of {min(sizes):,.0f}",
+            figure=Of(work=work, system=of, size=max(sizes)),
+            per=Of(work=work, system=of, size=min(sizes)),
+            most=most,
+        )
 
 
 def _turns(result: Result) -> Iterator[Bound]:
@@ -399,5 +428,181 @@ IDENTITY = (
     *(
         Bound(topic="identity", title=f"{work}, ms", figure=Of(work=work), most=5.0)
         for work in (works.IDENTITY_OPEN, works.IDENTITY_OPEN_TLS)
+    ),
+)
+
+
+def _tier(result: Result) -> Iterator[Bound]:
+    """Of the places that the run had."""
+    for place in ("file", "s3"):
+        figures = (works.tier_sync, works.tier_batch, works.tier_requests)
+        if any(result.find(work(place), MAIN) is not None for work in figures):
+            yield from _tier_costs(place)
+    for work, title in (
+        (works.tier_written, "bulk write until it is in"),
+        (works.tier_drain, "bulk brought to"),
+    ):
+        yield Bound(
+            topic="tier",
+            title=f"{title} file://, of what is written without a tier",
+            figure=Of(work=work("file")),
+            per=Of(work=works.TIER_WRITE),
+            least=0.5,
+        )
+        yield Bound(
+            topic="tier",
+            title=f"{title} S3, of what the library alone puts",
+            figure=Of(work=work("s3")),
+            per=Of(work=works.TIER_LIBRARY),
+            least=0.8,
+        )
+    yield Bound(
+        topic="tier",
+        title="query restarted after a cold start, of a healthy cluster",
+        figure=Of(work=works.TIER_RESTART_COLD),
+        per=Of(work=works.TIER_RESTART_WARM),
+        most=1.5,
+    )
+    yield Bound(
+        topic="tier",
+        title=f"{works.TIER_FIRST_BYTE}, s",
+        figure=Of(work=works.TIER_FIRST_BYTE),
+        most=2.0,
+        worst=True,
+    )
+
+
+def _tier_costs(place: str) -> Iterator[Bound]:
+    yield Bound(
+        topic="tier",
+        title=f"CPU of a batch with a tier in {place}, of one without",
+        figure=Of(work=works.tier_batch(place)),
+        per=Of(work=works.tier_batch("none")),
+        most=1.10,
+    )
+    yield Bound(
+        topic="tier",
+        title=f"{works.tier_lag(place)}, s",
+        figure=Of(work=works.tier_lag(place)),
+        most=1.0,
+        worst=True,
+    )
+    yield Bound(
+        topic="tier",
+        title=works.tier_requests(place),
+        figure=Of(work=works.tier_requests(place)),
+        most=1 / 20,
+    )
+    yield Bound(
+        topic="tier",
+        title=f"sync commit of 1 KiB to {place}, of a plain one and a create",
+        figure=Of(work=works.tier_sync(place)),
+        per=Of(work=works.tier_sync_least(place)),
+        most=2.0,
+    )
+
+
+BARRIER = (
+    Bound(
+        topic="barrier",
+        title="trigger with barrier of async, hdfs-8, file://",
+        figure=Of(work=works.BARRIER_TRIGGER, beside=works.FILE_TIER),
+        per=Of(work=works.ASYNC_TRIGGER, beside=works.FILE_TIER),
+        most=1.15,
+    ),
+)
+
+EVICTION = (
+    Bound(
+        topic="eviction",
+        title="memory of a checkpoint with 100 batches, of which two are kept there",
+        figure=Of(work=works.EVICTION_MEMORY_KEPT),
+        per=Of(work=works.EVICTION_MEMORY),
+        most=0.2,
+    ),
+    Bound(
+        topic="eviction",
+        title="what a restart reads then, CPU",
+        figure=Of(work=works.EVICTION_RESTART_KEPT),
+        per=Of(work=works.EVICTION_RESTART),
+        most=1.1,
+    ),
+    Bound(
+        topic="eviction",
+        title="64 MiB evicted file, of what the library alone reads",
+        figure=Of(work=works.EVICTION_READ),
+        per=Of(work=works.EVICTION_LIBRARY, system=works.LIBRARY),
+        least=0.8,
+    ),
+    Bound(
+        topic="eviction",
+        title="bulk writing through eviction, of the rate of the drain",
+        figure=Of(work=works.EVICTION_BULK),
+        per=Of(work=works.EVICTION_DRAIN),
+        least=0.8,
+    ),
+)
+
+ROLLBACK = (
+    Bound(
+        topic="rollback",
+        title=f"{works.ROLLBACK_S}, s",
+        figure=Of(work=works.ROLLBACK_S),
+        most=1.0,
+    ),
+    Bound(
+        topic="rollback",
+        title=works.ROLLBACK_BYTES,
+        figure=Of(work=works.ROLLBACK_BYTES),
+        most=0.0,
+    ),
+    Bound(
+        topic="rollback",
+        title="restart of a query after a rollback, of any restart",
+        figure=Of(work=works.ROLLBACK_RESTART),
+        per=Of(work=works.ROLLBACK_PLAIN_RESTART),
+        most=1.15,
+    ),
+    Bound(
+        topic="rollback",
+        title="CPU of a query's commit with its lease, of one without",
+        figure=Of(work=works.ROLLBACK_LEASED),
+        per=Of(work=works.ROLLBACK_UNLEASED),
+        most=1.05,
+    ),
+)
+
+SEEN = (
+    Bound(
+        topic="seen",
+        title="CPU of a commit with metrics and the page, of one without",
+        figure=Of(work=works.SEEN_COMMIT_SHOWN),
+        per=Of(work=works.SEEN_COMMIT),
+        most=1.03,
+    ),
+    Bound(
+        topic="seen",
+        title="CPU of a small query's batch with the listener, of one without",
+        figure=Of(work=works.SEEN_BATCH_NOTED),
+        per=Of(work=works.SEEN_BATCH),
+        most=1.05,
+    ),
+    Bound(
+        topic="seen",
+        title="SIGKILL to its being shown in a browser, the worst, s",
+        figure=Of(work=works.SEEN_KILL_SHOWN),
+        most=1.0,
+        worst=True,
+    ),
+    *(
+        Bound(topic="seen", title=title, figure=Of(work=work), most=most)
+        for title, work, most in (
+            ("metrics and page add to an idle agent, part of a core", works.SEEN_IDLE_MORE, 0.001),
+            ("CPU of a scrape, ms", works.SEEN_SCRAPE, 2.0),
+            ("SIGKILL to its being shown, s", works.SEEN_KILL, 1.0),
+            ("100 watching streams, part of a core", works.SEEN_WATCHERS, 0.05),
+            ("first view of the page, KB", works.SEEN_FIRST_VIEW, 300.0),
+            ("CPU of a note of a batch, all processes, ms", works.SEEN_NOTE, 1.0),
+        )
     ),
 )

@@ -23,8 +23,9 @@ from diskless.client.client import Client, connect
 from diskless.client.descriptor import HOME_VARIABLE
 from diskless.config import MIB, ClusterSettings, Tuning
 from diskless.errors import NoCluster
-from diskless.launch import ray_cluster
 from diskless.model import ClusterStatus
+from diskless.operate import ray_cluster
+from diskless.tier.restore import At
 
 MEMORY_BYTES = 1024 * MIB
 QUICK_FREEING = {"free_delay_s": 0.3, "janitor_interval_s": 0.2}
@@ -43,7 +44,8 @@ class Cluster:
     ) -> None:
         self.settings = settings
         self.client = client
-        self._keeper = keeper
+        self.keeper = keeper
+        """The process that started it, and may end it."""
 
     @property
     def name(self) -> str:
@@ -55,7 +57,14 @@ class Cluster:
 
     def kill(self, slots: Sequence[int], *, stay_dead: bool = False) -> None:
         """SIGKILL, all at once; Ray restarts them in some seconds, unless they stay dead."""
-        self._keeper.submit(ray_cluster.kill, self.name, slots, stay_dead=stay_dead).result()
+        self.keeper.submit(ray_cluster.kill, self.name, slots, stay_dead=stay_dead).result()
+
+    def restore(self) -> None:
+        """Ends it and restores it from its tier, on another Ray, so by another keeper."""
+        self.keeper.submit(ray_cluster.down, self.name).result()
+        self.keeper.shutdown()
+        self.keeper = _begin_keeper()
+        self.keeper.submit(ray_cluster.up, self.settings, restore=At()).result()
 
     def pids(self) -> dict[int, int]:
         """Of the agents that are up, by slot."""
@@ -117,20 +126,26 @@ def home() -> Iterator[None]:
 @contextmanager
 def cluster(settings: ClusterSettings) -> Iterator[Cluster]:
     """A cluster on a Ray of its own; ended with all that it holds."""
-    with ProcessPoolExecutor(1, mp_context=SPAWN, initializer=_apart) as keeper:
-        try:
-            keeper.submit(ray_cluster.up, settings).result()
-            with connect(f"diskless://{settings.name}/") as client:
-                yield Cluster(settings, client, keeper)
-        finally:  # Also of one that is still starting: the keeper does one thing at a time.
-            with suppress(NoCluster):
-                keeper.submit(ray_cluster.down, settings.name, discard=True).result()
+    keeper = _begin_keeper()
+    running: Cluster | None = None
+    try:
+        keeper.submit(ray_cluster.up, settings).result()
+        with connect(f"diskless://{settings.name}/") as client:
+            running = Cluster(settings, client, keeper)
+            yield running
+    finally:  # Also of one that is still starting: the keeper does one thing at a time.
+        with running.keeper if running is not None else keeper as last, suppress(NoCluster):
+            last.submit(ray_cluster.down, settings.name, discard=True).result()
+
+
+def _begin_keeper() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=SPAWN, initializer=_apart)
 
 
 def in_process(work: Callable[..., Any], *arguments: Any) -> Any:
     """Runs a function in a process of its own, and gives what it gave.
 
-    Raises PartFailed with one line. Whoever interrupts us has that process end in order first.
+    Raises PartFailed with one line. An interrupt ends that process in order first.
     """
     here, there = SPAWN.Pipe(duplex=False)
     process = SPAWN.Process(target=_answer, args=(there, work, arguments))
@@ -156,7 +171,7 @@ class PartFailed(Exception):
 
 
 def _answer(answer: Connection, work: Callable[..., Any], arguments: Sequence[Any]) -> None:
-    os.setsid()  # A terminal's Ctrl-C is for who started us, and comes as one SIGTERM from there.
+    os.setsid()  # A terminal's Ctrl-C is for our parent, and comes as one SIGTERM from there.
     _end_in_order()
     try:
         answer.send(("", work(*arguments)))

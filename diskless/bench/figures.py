@@ -63,7 +63,7 @@ class Result(Struct, frozen=True, kw_only=True):
     def find(
         self, work: str, system: str, *, size: float | None = None, beside: str | None = None
     ) -> Series | None:
-        """A series; one that was measured beside several clusters as a whole, unless told."""
+        """A series; one that was measured beside several clusters as a whole, by default."""
         found = [
             entry
             for entry in self.series

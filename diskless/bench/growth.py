@@ -5,15 +5,23 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 from msgspec.structs import replace
 
 from diskless.bench import queries, works
-from diskless.bench.clusters import QUICK_FREEING, Cluster, cluster, in_process, shape_settings
-from diskless.bench.recorder import Recorder, Say, timed_s
+from diskless.bench.clusters import (
+    MEMORY_BYTES,
+    QUICK_FREEING,
+    Cluster,
+    cluster,
+    in_process,
+    shape_settings,
+)
+from diskless.bench.processes import Cost, cost_of
+from diskless.bench.recorder import Recorder, Say
 from diskless.bench.recovery import build, copy_in, restart_plan
 from diskless.bench.sizes import Sizes
 from diskless.bench.stores import wait_for_room
@@ -25,6 +33,8 @@ SYSTEM = works.diskless(works.MAIN_SHAPE)
 FILES_PER_COMMAND = 500
 FILES_PER_DIRECTORY = 1000
 TINY = b"t" * 100
+FILE_BYTES = 2048
+"""More than a tiny file takes of a voter's memory, so that a million have room."""
 SMALL_BATCHES = 6
 """The first is not counted: it loads the state."""
 IDLE_S = 2.0
@@ -37,7 +47,9 @@ def run(sizes: Sizes, say: Say) -> Recorder:
         say(f"{sizes.turn_stripes} stripes and {sizes.turn_files} files, made up")
         _turns(sizes, record)
     if sizes.growth_files:
-        with cluster(shape_settings(works.MAIN_SHAPE, **QUICK_FREEING)) as running:
+        memory_bytes = MEMORY_BYTES + max(sizes.growth_files) * FILE_BYTES
+        settings = shape_settings(works.MAIN_SHAPE, memory_bytes=memory_bytes, **QUICK_FREEING)
+        with cluster(settings) as running:
             _files(running, sizes, record, say)
     for agents in sizes.growth_agents:
         say(f"{agents} agents")
@@ -70,7 +82,8 @@ def _longest_turns(stripes: int, files: int) -> dict[str, float]:
 def _files(running: Cluster, sizes: Sizes, record: Recorder, say: Say) -> None:
     store = running.client
     store.write_many({f"/ten/{n}": TINY for n in range(10)})
-    _latencies(store, 0, sizes, Recorder("unused"))  # warms up
+    pids = list(running.pids().values())
+    _latencies(store, pids, 0, sizes, Recorder("unused"))  # warms up
     before: tuple[int, int] | None = None
     for files in sorted(sizes.growth_files):
         say(f"{files} files")
@@ -81,7 +94,7 @@ def _files(running: Cluster, sizes: Sizes, record: Recorder, say: Say) -> None:
             record.add(works.GROWN_MEMORY, SYSTEM, grown, "bytes, all agents", size=files)
         before = now
         for _ in range(sizes.repetitions):
-            _latencies(store, files, sizes, record)
+            _latencies(store, pids, files, sizes, record)
             record.add(works.TURNS_LOOP, SYSTEM, store.status().loop_lag.max_ms, "ms", size=files)
 
 
@@ -92,14 +105,19 @@ def _fill(store: Client, folder: str, count: int) -> None:
         store.write_many({f"{folder}/{n // FILES_PER_DIRECTORY}/{n}": TINY for n in numbers})
 
 
-def _latencies(store: Client, files: int, sizes: Sizes, record: Recorder) -> None:
+def _latencies(
+    store: Client, pids: Sequence[int], files: int, sizes: Sizes, record: Recorder
+) -> None:
     count = sizes.tiny_puts
     for work, one in (
         (works.GROWN_COMMIT, lambda n: store.write(f"/timed/{n}", TINY)),
         (works.GROWN_STAT, lambda n: store.stat(f"/timed/{n}")),
         (works.GROWN_LIST, lambda _: list(store.list("/ten"))),
     ):
-        record.add(work, SYSTEM, 1000 * _mean_s(count, one), "ms", size=files)
+        took_s, cpu_ms = cost_of(lambda one=one: _mean_s(count, one), pids)  # type: ignore[misc]
+        record.add(work, SYSTEM, 1000 * took_s / count, "ms", size=files)
+        if work == works.GROWN_COMMIT:
+            record.add(works.GROWN_COMMIT_CPU, SYSTEM, cpu_ms / count, "ms", size=files)
     store.delete("/timed", recursive=True)
 
 
@@ -118,18 +136,32 @@ def _resident_bytes(running: Cluster) -> int:
 
 
 def _agents(running: Cluster, sizes: Sizes, record: Recorder) -> None:
+    """What a commit and a file take; of the CPU without what all take when nothing works."""
     store, agents = running.client, running.settings.agents
     data = os.urandom(sizes.bulk_mib * MIB)
     record.add(works.AGENTS_IDLE, SYSTEM, psutil.cpu_percent(IDLE_S), "%", size=agents)
+    pids = list(running.pids().values())
+    idle = cost_of(lambda: time.sleep(IDLE_S), pids)
+
+    def works_of(work: Callable[[], object]) -> Cost:
+        took_s, cpu_ms = cost_of(work, pids)
+        return Cost(took_s, cpu_ms - idle.cpu_ms / idle.took_s * took_s)
+
     for turn in range(-1, sizes.repetitions):  # the first one only warms up
-        put_s = _mean_s(sizes.tiny_puts, lambda n: store.write(f"/tiny/{n}", TINY))
-        write_s = timed_s(lambda: store.write("/large", data))
+        put = works_of(lambda: _mean_s(sizes.tiny_puts, lambda n: store.write(f"/tiny/{n}", TINY)))
+        write = works_of(lambda: store.write("/large", data))
         store.delete("/tiny", recursive=True)
         store.delete("/large")
         wait_for_room(store)
-        if turn >= 0:
-            record.add(works.AGENTS_COMMIT, SYSTEM, 1000 * put_s, "ms", size=agents)
-            record.add(works.AGENTS_WRITE, SYSTEM, sizes.bulk_mib / write_s, "MiB/s", size=agents)
+        if turn < 0:
+            continue
+        for work, value, unit in (
+            (works.AGENTS_COMMIT, 1000 * put.took_s / sizes.tiny_puts, "ms"),
+            (works.AGENTS_COMMIT_CPU, put.cpu_ms / sizes.tiny_puts, "ms"),
+            (works.AGENTS_WRITE, sizes.bulk_mib / write.took_s, "MiB/s"),
+            (works.AGENTS_WRITE_CPU, write.cpu_ms / sizes.bulk_mib, "ms/MiB"),
+        ):
+            record.add(work, SYSTEM, value, unit, size=agents)
 
 
 # State.

@@ -41,6 +41,12 @@ def describe(disk: str = "/var/tmp") -> dict[str, Any]:
     }
 
 
+def brief() -> str:
+    """The same in a few words."""
+    found = describe()
+    return f"{found['cores']} cores of {found['cpu']}, {found['memory_gib']:g} GiB"
+
+
 def cpu_model(cpuinfo: str) -> str:
     """The first model that /proc/cpuinfo names."""
     found = re.search(r"^(?:model name|Processor|cpu model)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)

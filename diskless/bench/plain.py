@@ -52,7 +52,9 @@ def _serve_process(ready: Connection) -> None:
 class PlainStream:
     """A client of the plain server. Its methods block."""
 
-    def __init__(self, port: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, port: int, loop: asyncio.AbstractEventLoop, pid: int) -> None:
+        self.pid = pid
+        """The server's."""
         self._loop = loop
         self._channel = loop.run_until_complete(self._open(port))
 
@@ -99,7 +101,8 @@ def plain_stream() -> Iterator[PlainStream]:
         if not here.poll(_START_TIMEOUT_S):
             raise TimeoutError("the plain gRPC server did not start")
         loop = uvloop.new_event_loop()
-        stream = PlainStream(here.recv(), loop)
+        assert process.pid is not None
+        stream = PlainStream(here.recv(), loop, process.pid)
         yield stream
         stream.close()
     finally:

@@ -28,6 +28,7 @@ class Running:
         self, process: subprocess.Popen[str], errors: IO[str], *, started_s: float
     ) -> None:
         self.started_s = started_s
+        self.pid = process.pid
         self._process = process
         self._errors = errors
         self._news: queue.SimpleQueue[News | None] = queue.SimpleQueue()

@@ -2,7 +2,7 @@
 
 Run as `python -m diskless.bench.query`, told on standard input what to run (a JSON object,
 `Plan`), it prints a JSON object for each committed batch, and ends after so many of them or
-when its standard input does. Times are of the machine's clock, so that whoever started it
+when its standard input does. Times are of the machine's clock, so that the process that started it
 can subtract.
 """
 
@@ -48,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Of each key's value in the state; 0 keeps a count."""
     rows_per_batch: int
     batches: int = 0
-    """How many are committed before it ends; 0 goes on until standard input ends."""
+    """How many are committed before it ends; 0 continues until standard input ends."""
     driver_memory: str = "2g"
 
 

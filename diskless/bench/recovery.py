@@ -114,7 +114,7 @@ def _restarts(
         for turn in range(sizes.restarts):
             for system in sorted(plans, reverse=turn % 2 == 1):
                 cached = cached_share(directory) if system == works.DISK else None
-                whole_s, query_s = _restart_s(plans[system])
+                whole_s, query_s = restart_s(plans[system])
                 record.add(works.restart(provider), system, whole_s, "s", size=megabytes)
                 record.add(works.restart_query(provider), system, query_s, "s", size=megabytes)
                 if cached is not None:
@@ -146,7 +146,7 @@ def build(plan: Plan) -> None:
         raise AssertionError(f"the state has {only['state_rows']} rows, not {plan.keys}")
 
 
-def _restart_s(plan: Plan) -> tuple[float, float]:
+def restart_s(plan: Plan) -> tuple[float, float]:
     """From the start of the process, and from when Spark is there, to the first commit."""
     with queries.start(plan) as running:
         session = running.next()

@@ -16,7 +16,7 @@ SYSTEMS = (
     works.DISK_FSYNC,
     works.TMPFS,
 )
-STORE_WORKS = (
+_TIMED = (
     works.TINY_SERIAL,
     works.TINY_MANY,
     works.BURST,
@@ -25,6 +25,9 @@ STORE_WORKS = (
     works.BULK_READ_DOWN,
     works.SMALL_READ,
     works.SMALL_READ_DOWN,
+)
+STORE_WORKS = (
+    *(name for work in _TIMED for name in (work, works.cpu(work))),
     works.MEMORY,
     works.SURVIVED,
 )

@@ -15,7 +15,7 @@ from diskless.bench.sizes import PARTS, Sizes, to_dict
 
 
 def say(text: str) -> None:
-    """Where it is, to whoever watches; a name in this module, so that a part can be sent it."""
+    """How far it is, for people; a name in this module, so that a part can be sent it."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
@@ -34,7 +34,7 @@ def run(
 ) -> Result:
     """Measures what was asked for, and has what is there kept after each part.
 
-    A part that fails is noted, and the others go on.
+    A part that fails is noted, and the others continue.
     """
     result = Result(
         started=time.strftime("%F %T"),

@@ -11,7 +11,7 @@ from diskless.errors import BadRequest
 
 PARTS = (
     "limits", "store", "single", "commits", "spark", "recovery", "repair", "growth", "history",
-    "identity",
+    "identity", "tier", "barrier", "eviction", "rollback", "seen", "scale",
 )  # fmt: skip
 """Of a run, in their order: modules of this package."""
 
@@ -60,12 +60,46 @@ class Sizes:
     history_batches: int = 100
     """Snapshots of a running query's checkpoint, one after each batch; 0 leaves it out."""
 
+    tier_places: tuple[str, ...] = ("none", "file", "s3")
+    """Whose clusters take turns; one alone has no ratios."""
+    tier_turns: int = 2
+    tier_batches: int = 8
+    """Of a turn of the query; turns 0 leave it out."""
+    tier_many_batches: int = 8
+    """Of the query with 50 partitions, whose requests are counted; 0 leaves it out."""
+    tier_state_mb: int = 100
+    """Of the query that is restarted after a cold start; 0 leaves it out."""
+    evicted_files: int = 3
+    """Of 64 MiB, each read once."""
+    evicted_batches: int = 100
+    evicted_bulk_mib: int = 768
+    """Written in bulk, through memory for a part of it."""
+    rollback_batches: int = 100
+    rollback_mib: int = 1024
+    rollback_commits: int = 4000
+    rollback_state_mb: int = 20
+    """Of the query that is restarted after a rollback; 0 leaves it out."""
+
+    noted_turns: int = 6
+    """With Spark's listener and without; 0 leaves it out."""
+    noted_batches: int = 60
+    """Small ones, in each turn."""
+
     growth_state_mb: tuple[float, ...] = ()
     growth_agents: tuple[int, ...] = ()
     growth_files: tuple[int, ...] = (1_000, 5_000, 20_000)
     turn_stripes: int = 25_000
     turn_files: int = 100_000
     """Of the made-up state whose longest turns are measured."""
+
+    scale_agents: tuple[int, ...] = (16, 256)
+    scale_clients: tuple[int, ...] = (100, 10_000)
+    """Of the simulated leader; clients are there with the most agents."""
+    scale_stripes: int = 2_000
+    scale_s: int = 3
+    """Of made-up time that each state of it is looked at."""
+    scale_rate: int = 1000
+    """Of its clients' commits, and of files that they open, in a second of that."""
 
 
 SHORT = Sizes()
@@ -86,11 +120,21 @@ FULL = Sizes(
     restart_providers=("hdfs", "rocksdb"),
     restarts=3,
     rebuild_mb=(1, 10, 100, 600),
+    tier_turns=5,
+    tier_batches=20,
+    tier_many_batches=20,
+    tier_state_mb=1000,
+    noted_turns=10,
+    noted_batches=200,
     growth_state_mb=(1, 10, 100, 1000),
     growth_agents=(6, 12, 18, 24),
-    growth_files=(1_000, 10_000, 100_000),
+    growth_files=(1_000, 10_000, 100_000, 1_000_000),
     turn_stripes=250_000,
     turn_files=1_000_000,
+    scale_agents=(16, 64, 256),
+    scale_clients=(100, 1_000, 10_000),
+    scale_stripes=20_000,
+    scale_s=10,
 )
 
 

@@ -29,6 +29,7 @@ from diskless.workloads.session import stderr_to
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 TURN_TIMEOUT_S = 600.0
 QUERY = Plan(checkpoint="", keys=200_000, rows_per_batch=20_000)
@@ -153,18 +154,24 @@ def _compare(
         record.add(work, name, value, unit)
 
 
-def _turn(spark: "SparkSession", checkpoint: str, *, warm: int, batches: int) -> list[Progress]:
+def _turn(
+    spark: "SparkSession", checkpoint: str, *, warm: int, batches: int, plan: Plan = QUERY
+) -> list[Progress]:
     """Goes on from the checkpoint, and gives the progress of the batches after warming up."""
     seen: list[Progress] = []
-    query = (
-        aggregate(spark, QUERY)
+    query = _start(spark, checkpoint, plan)
+    follow(query, more=warm + batches, timeout_s=TURN_TIMEOUT_S, each=seen.append)
+    return seen[warm:]
+
+
+def _start(spark: "SparkSession", checkpoint: str, plan: Plan = QUERY) -> "StreamingQuery":
+    return (
+        aggregate(spark, plan)
         .writeStream.outputMode("update")
         .format("noop")
         .option("checkpointLocation", checkpoint)
         .start()
     )
-    follow(query, more=warm + batches, timeout_s=TURN_TIMEOUT_S, each=seen.append)
-    return seen[warm:]
 
 
 def counted(events: list[Event], setup: str) -> Iterator[tuple[str, float, str]]:

@@ -21,7 +21,8 @@ import psutil
 from diskless.bench import redis_servers, works
 from diskless.bench.clusters import QUICK_FREEING, cluster, shape_settings
 from diskless.bench.plain import PlainStream, plain_stream
-from diskless.bench.recorder import Recorder, Say, timed_s
+from diskless.bench.processes import Cost, cost_of
+from diskless.bench.recorder import Recorder, Say
 from diskless.bench.sizes import Sizes
 from diskless.bench.stores import Address, DisklessAt, FilesAt, RedisAt, Store
 from diskless.config import MIB
@@ -54,6 +55,11 @@ class Contender:
     lose_one_more: Callable[[], Store] | None = None
     """Makes one more fail; through what it gives, nothing wrong may be read."""
 
+    def cost_of(self, work: Callable[[], object], others: Sequence[int] = ()) -> Cost:
+        """In this process, in those that store, and in others that take part."""
+        pids = self.pids() if self.pids is not None else ()
+        return cost_of(work, [*pids, *others])
+
 
 def run(sizes: Sizes, say: Say) -> Recorder:
     record = Recorder("store")
@@ -80,9 +86,7 @@ def _run_beside(shape: str, sizes: Sizes, record: Recorder, say: Say) -> None:
         for turn in range(sizes.repetitions):
             say(f"repetition {turn + 1} of {sizes.repetitions}")
             order = contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]
-            record.add(works.UNARY, works.PLAIN, 1000 * plain.unary_s(sizes.tiny_puts), "ms")
-            streamed = plain.stream_mib_per_s(sizes.bulk_mib * sizes.bulk_files)
-            record.add(works.STREAM, works.PLAIN, streamed, "MiB/s")
+            _plain(plain, sizes, record)
             for work in (_tiny, _burst, _bulk):
                 for contender in order:
                     work(contender, sizes, turn, record)
@@ -92,6 +96,26 @@ def _run_beside(shape: str, sizes: Sizes, record: Recorder, say: Say) -> None:
                 contender.store.clear()
         say("reads with k down")
         _with_losses(contenders, sizes, record)
+
+
+def _plain(plain: PlainStream, sizes: Sizes, record: Recorder) -> None:
+    """The plain limit's turn."""
+    mib = sizes.bulk_mib * sizes.bulk_files
+    unary = cost_of(lambda: plain.unary_s(sizes.tiny_puts), [plain.pid])
+    stream = cost_of(lambda: plain.stream_mib_per_s(mib), [plain.pid])
+    _add_each(record, works.UNARY, works.PLAIN, unary, sizes.tiny_puts)
+    _add_rate(record, works.STREAM, works.PLAIN, stream, mib)
+
+
+def _add_each(record: Recorder, work: str, system: str, cost: Cost, count: int) -> None:
+    """What each of so many operations took."""
+    record.add(work, system, 1000 * cost.took_s / count, "ms")
+    record.add(works.cpu(work), system, cost.cpu_ms / count, "ms")
+
+
+def _add_rate(record: Recorder, work: str, system: str, cost: Cost, mib: int) -> None:
+    record.add(work, system, mib / cost.took_s, "MiB/s")
+    record.add(works.cpu(work), system, cost.cpu_ms / mib, "ms/MiB")
 
 
 # Who takes part.
@@ -210,7 +234,8 @@ def _tiny(contender: Contender, sizes: Sizes, turn: int, record: Recorder) -> No
             store.write(f"tiny-{turn}/{n}", data)
 
     store.write(f"tiny-{turn}/first", data)
-    record.add(works.TINY_SERIAL, contender.name, 1000 * timed_s(put_all) / sizes.tiny_puts, "ms")
+    cost = contender.cost_of(put_all)
+    _add_each(record, works.TINY_SERIAL, contender.name, cost, sizes.tiny_puts)
 
 
 def _burst(contender: Contender, sizes: Sizes, turn: int, record: Recorder) -> None:
@@ -228,7 +253,8 @@ def _burst(contender: Contender, sizes: Sizes, turn: int, record: Recorder) -> N
         for burst in bursts:
             store.write_many(burst)
 
-    record.add(works.BURST, contender.name, 1000 * timed_s(write_all) / sizes.bursts, "ms")
+    cost = contender.cost_of(write_all)
+    _add_each(record, works.BURST, contender.name, cost, sizes.bursts)
     _read_small(contender, works.SMALL_READ, bursts[0], record)
 
 
@@ -239,7 +265,7 @@ def _read_small(contender: Contender, work: str, files: dict[str, bytes], record
         for key, data in wanted:
             _check(store.read(key), data)
 
-    record.add(work, contender.name, 1000 * timed_s(read_all) / len(wanted), "ms")
+    _add_each(record, work, contender.name, contender.cost_of(read_all), len(wanted))
 
 
 def _bulk(contender: Contender, sizes: Sizes, turn: int, record: Recorder) -> None:
@@ -251,7 +277,7 @@ def _bulk(contender: Contender, sizes: Sizes, turn: int, record: Recorder) -> No
             store.write(f"bulk-{turn}/{n}", data)
 
     mib = sizes.bulk_mib * sizes.bulk_files
-    record.add(works.BULK_WRITE, contender.name, mib / timed_s(write_all), "MiB/s")
+    _add_rate(record, works.BULK_WRITE, contender.name, contender.cost_of(write_all), mib)
     _read_bulk(contender, works.BULK_READ, f"bulk-{turn}", data, sizes, record)
 
 
@@ -263,7 +289,7 @@ def _read_bulk(
             _check(contender.store.read(f"{folder}/{n}"), data)
 
     mib = sizes.bulk_mib * sizes.bulk_files
-    record.add(work, contender.name, mib / timed_s(read_all), "MiB/s")
+    _add_rate(record, work, contender.name, contender.cost_of(read_all), mib)
 
 
 def _check(found: bytes, expected: bytes) -> None:
@@ -287,6 +313,14 @@ class Putters:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    @property
+    def pids(self) -> list[int]:
+        return list(self._pool._processes)
+
+    def puts(self, sizes: Sizes) -> int:
+        """How many there are in all, with those that warm up."""
+        return PROCESSES * (max(1, sizes.concurrent_puts // PROCESSES) + PUTTERS)
 
     def put_s(self, address: Address, folder: str, sizes: Sizes) -> float:
         """The time of all puts together divided by their number."""
@@ -325,8 +359,15 @@ def _put_share(
 def _tiny_many(
     contender: Contender, pool: Putters, sizes: Sizes, turn: int, record: Recorder
 ) -> None:
-    took_s = pool.put_s(contender.address, f"many-{turn}", sizes)
-    record.add(works.TINY_MANY, contender.name, 1000 * took_s, "ms")
+    each_s: list[float] = []
+
+    def put_all() -> None:
+        each_s.append(pool.put_s(contender.address, f"many-{turn}", sizes))
+
+    cost = contender.cost_of(put_all, pool.pids)
+    record.add(works.TINY_MANY, contender.name, 1000 * each_s[0], "ms")
+    puts = pool.puts(sizes)
+    record.add(works.cpu(works.TINY_MANY), contender.name, cost.cpu_ms / puts, "ms")
 
 
 # Losses.

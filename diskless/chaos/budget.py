@@ -88,7 +88,7 @@ def affordable(down: Down, victims: Iterable[int], *, max_down: int) -> bool:
 
 
 def refuse_beyond(down: Down, victims: Sequence[int], *, max_down: int, k: int) -> None:
-    """Raises OverBudget, with why and how to go on, unless the victims are affordable."""
+    """Raises OverBudget, with why and what to do, unless the victims are affordable."""
     after = _after(down, victims)
     if after <= max_down:
         return

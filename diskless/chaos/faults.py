@@ -3,7 +3,7 @@
 The record is the truth about what is planted. After every change `_settle` tells each agent
 the sum of what concerns it, so faults may overlap and be undone in any order, and an agent
 that was away hears of it with the next change. Everything that takes an agent down is
-kept on record before it is done: whoever dies half way leaves `heal` something to find.
+kept on record before it is done: a command that dies half way leaves `heal` something to find.
 """
 
 import time
@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from diskless.agent.faults import NOT_ARMED
 from diskless.chaos import budget
 from diskless.chaos.budget import Active, Down
-from diskless.chaos.doors import Doors
+from diskless.chaos.planter import FaultPlanter
 from diskless.chaos.record import Page, Record
 from diskless.chaos.schedule import Step
 from diskless.client import Client
 from diskless.client.descriptor import Descriptor
 from diskless.config import ClusterSettings
 from diskless.errors import BadRequest, DisklessError, Forbidden, Unavailable
-from diskless.model import parse_slot, slot_name
+from diskless.model import check_slots, parse_slot
 from diskless.protocol.messages import Faults, Planted
 
 HEAL_TIMEOUT_S = 10.0
@@ -32,7 +32,7 @@ BY_SIGNAL = {"kill", "pause"}
 """Done to processes; every other kind is planted in agents, which must be armed for it."""
 
 
-class Hands(Protocol):
+class Signals(Protocol):
     """What is done to the processes of agents, on whichever host they are."""
 
     def kill(self, slots: Sequence[int], *, stay_dead: bool) -> dict[int, int]:
@@ -65,11 +65,11 @@ class Done(Struct, frozen=True, kw_only=True):
 
 
 class Chaos:
-    def __init__(self, known: Descriptor, client: Client, hands: Hands) -> None:
+    def __init__(self, known: Descriptor, client: Client, signals: Signals) -> None:
         self.settings = ClusterSettings.from_dict(known.settings)
         self._client = client
-        self._doors = Doors(known, client)
-        self._hands = hands
+        self._planter = FaultPlanter(known, client)
+        self._signals = signals
         self._record = Record(known.name, known.cluster)
 
     @property
@@ -111,7 +111,7 @@ class Chaos:
     def pids(self, slots: Sequence[int]) -> dict[int, int]:
         """The processes of agents. Raises BadRequest for one that does not run."""
         self.check_slots(slots)
-        return self._hands.pids(slots)
+        return self._signals.pids(slots)
 
     def kill_host(self, host: str, *, max_down: int) -> list[int]:
         """Ends a host of the cluster: its agents and its Ray. Raises OverBudget, BadRequest."""
@@ -132,7 +132,7 @@ class Chaos:
             lives = {slot: agents[slot].incarnation for slot in victims}
             active.append(Active(kind="kill", slots=tuple(victims), incarnations=lives))
             active.keep()
-            return self._hands.kill_host(agents[victims[0]].host)
+            return self._signals.kill_host(agents[victims[0]].host)
 
     def undo(self, fault: Active) -> Done:
         """Takes one planted fault back; nothing happens if somebody has done so already."""
@@ -143,7 +143,7 @@ class Chaos:
                 mended = self._mend(fault.slots)
                 active.remove(fault)
                 return Done(mended=mended)
-            resumed = self._hands.thaw(fault.pids) if fault.pids else []
+            resumed = self._signals.thaw(fault.pids) if fault.pids else []
             active.remove(fault)
             return Done(resumed=resumed, untold=self._settle(active))
 
@@ -155,7 +155,7 @@ class Chaos:
                 fault for fault in active if fault.pids and set(slots) & fault.pids.keys()
             ]:
                 mine = {slot: pid for slot, pid in fault.pids.items() if slot in slots}
-                thawed += self._hands.thaw(mine)
+                thawed += self._signals.thaw(mine)
                 active.remove(fault)
                 rest = {slot: pid for slot, pid in fault.pids.items() if slot not in slots}
                 if rest:
@@ -170,7 +170,7 @@ class Chaos:
         """
         with self._record.changing() as active:
             frozen = {slot: pid for fault in active for slot, pid in fault.pids.items()}
-            resumed = self._hands.thaw(frozen) if frozen else []
+            resumed = self._signals.thaw(frozen) if frozen else []
             planted, untold = self._tell_all(Faults(heal=True), patience_s=HEAL_TIMEOUT_S)
             # Not before they have been told: who finds nobody leaves the record as it was.
             active[:] = [fault for fault in active if fault.kind == "kill"]
@@ -192,39 +192,39 @@ class Chaos:
     def _kill(self, active: Page, step: Step, *, stay_dead: bool) -> Done:
         status = self._client.status()
         lives = {parse_slot(a.slot): a.incarnation for a in status.agents}
-        self._hands.pids(step.victims)
+        self._signals.pids(step.victims)
         fault = Active(
             kind="kill", slots=step.victims, incarnations={s: lives[s] for s in step.victims}
         )
         active.append(fault)
         active.keep()
-        self._hands.kill(step.victims, stay_dead=stay_dead)
+        self._signals.kill(step.victims, stay_dead=stay_dead)
         return Done(fault=fault)
 
     def _pause(self, active: Page, step: Step) -> Done:
-        pids = self._hands.pids(step.victims)
+        pids = self._signals.pids(step.victims)
         fault = Active(kind="pause", slots=step.victims, pids=pids)
         active.append(fault)
         active.keep()
-        self._hands.freeze(pids)
+        self._signals.freeze(pids)
         return Done(fault=fault)
 
     def _corrupt(self, active: Page, step: Step) -> Done:
         """Every victim chooses its shards by itself, so all victims count as down."""
-        peers = self._doors.peers()
+        peers = self._planter.peers()
         flipped: dict[int, int] = {}
         fault = Active(kind="corrupt", slots=step.victims)
         active.append(fault)
         active.keep()
         for slot in step.victims:
             wish = Faults(corrupt=step.shards, seed=step.seed + slot)
-            flipped[slot] = self._doors.plant(peers[slot], wish).flipped
+            flipped[slot] = self._planter.plant(peers[slot], wish).flipped
         return Done(fault=fault, flipped=flipped)
 
     def _mend(self, slots: Iterable[int]) -> int:
         """An agent that does not answer is asked again with the next try, or by `heal`."""
-        peers = self._doors.peers()
-        return sum(self._doors.plant(peers[slot], Faults(mend=True)).mended for slot in slots)
+        peers = self._planter.peers()
+        return sum(self._planter.plant(peers[slot], Faults(mend=True)).mended for slot in slots)
 
     # Telling agents.
 
@@ -233,14 +233,14 @@ class Chaos:
         frozen = {slot for fault in active for slot in fault.pids}
         wishes = wanted(active, self.settings)
         untold = []
-        for slot, peer in self._doors.peers().items():
+        for slot, peer in self._planter.peers().items():
             if slot in frozen or not self._tell(peer, wishes[slot]):
                 untold.append(slot)
         return untold
 
     def _tell(self, peer: Any, faults: Faults) -> bool:
         try:
-            self._doors.plant(peer, faults)
+            self._planter.plant(peer, faults)
         except Unavailable:
             return False
         return True
@@ -252,11 +252,11 @@ class Chaos:
         answers: dict[int, Planted] = {}
         end_s = time.monotonic() + patience_s
         while True:
-            peers = self._doors.peers()
+            peers = self._planter.peers()
             for slot, peer in peers.items():
                 if slot not in answers:
                     try:
-                        answers[slot] = self._doors.plant(peer, faults)
+                        answers[slot] = self._planter.plant(peer, faults)
                     except Unavailable:
                         continue
             untold = [slot for slot in peers if slot not in answers]
@@ -283,14 +283,14 @@ class Chaos:
         suspects = {slot for fault in active if fault.kind == "corrupt" for slot in fault.slots}
         if not suspects:
             return {}
-        peers = self._doors.peers()
+        peers = self._planter.peers()
         counts = {slot: self._count_damaged(peers[slot]) for slot in sorted(suspects)}
         return {slot: count for slot, count in counts.items() if count}
 
     def _count_damaged(self, peer: Any) -> int:
         """One that does not answer has at least one, as far as we know."""
         try:
-            return self._doors.plant(peer, Faults()).damaged
+            return self._planter.plant(peer, Faults()).damaged
         except DisklessError:
             return 1
 
@@ -301,15 +301,7 @@ class Chaos:
 
     def check_slots(self, slots: Iterable[int]) -> None:
         """Raises BadRequest for a slot that the cluster does not have."""
-        chosen = list(slots)
-        for slot in chosen:
-            if not 0 <= slot < self.settings.agents:
-                raise BadRequest(
-                    f"there is no {slot_name(slot)}: this cluster has {slot_name(0)} to "
-                    f"{slot_name(self.settings.agents - 1)}"
-                )
-        if len(set(chosen)) < len(chosen):
-            raise BadRequest("a slot is named twice")
+        check_slots(list(slots), agents=self.settings.agents)
 
 
 def wanted(active: Iterable[Active], settings: ClusterSettings) -> dict[int, Faults]:

@@ -298,7 +298,7 @@ class KeyValue:
 
 
 def _why_unread(error: DisklessError) -> str:
-    """Why a read failed; bytes that were waited for in vain count as such. Those that a write
+    """Why a read failed; bytes that did not arrive in time count as such. Those that a write
     waited for were never acknowledged."""
     cause = error.__cause__
     return cause.reason if isinstance(cause, ShardsAway) else error.reason

@@ -1,7 +1,7 @@
 """The faults that are planted in a cluster now, in a file beside its descriptor.
 
 It outlives the process that planted them: a verb finds what another one did, and `heal`
-what a run that was killed left behind. Whoever changes it holds a lock on it.
+what a run that was killed left behind. It is changed under a lock.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ class _Content(Struct):
 
 
 class Page(list[Active]):
-    """The faults, to be changed in place. `keep` before the deed, not after it: whoever is
+    """The faults, to be changed in place. `keep` before the fault, not after it: a command that is
     killed in between leaves a note of what may have been done."""
 
     def __init__(self, faults: list[Active], write: Callable[[list[Active]], None]) -> None:

@@ -147,7 +147,7 @@ def _refuse_unless_whole(chaos: Chaos, client: Client) -> None:
         away = [agent.slot for agent in status.agents if agent.state != "up"]
         raise NotHealed(
             f"the cluster is not whole before the run: margin {status.margin} of {k}, "
-            f"not up: {', '.join(away) or 'nobody'}; wait, or revive who is dead"
+            f"not up: {', '.join(away) or 'nobody'}; wait, or revive dead agents"
         )
 
 
@@ -265,6 +265,7 @@ def await_margin(
     say: Callable[[str], None],
     *,
     steady_s: float,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> float | None:
     """How long it took until everything was protected again; None if it was not in time.
 
@@ -274,8 +275,13 @@ def await_margin(
     began_s = timeline.now_s
     whole_since_s: float | None = None
     hopeless_since_s: float | None = None
+
+    def lasted_s(since_s: float | None) -> float:
+        return 0.0 if since_s is None else now_s - since_s
+
     say(f"{began_s:6.1f} s  waiting for margin {k}")
-    while (now_s := timeline.now_s) - (whole_since_s or now_s) <= steady_s:
+    now_s = began_s
+    while lasted_s(whole_since_s) <= steady_s:
         status = _ask(client)
         if status is None or not status.is_whole():
             whole_since_s = None
@@ -286,10 +292,11 @@ def await_margin(
         elif hopeless_since_s is None:
             hopeless_since_s = now_s
         late = now_s - began_s > options.heal_timeout_s
-        if whole_since_s is None and (late or now_s - (hopeless_since_s or now_s) > HOPELESS_S):
+        if whole_since_s is None and (late or lasted_s(hopeless_since_s) > HOPELESS_S):
             timeline.note("not healed", f"margin {k} was not reached")
             return None
-        time.sleep(POLL_S)
+        sleep(POLL_S)
+        now_s = timeline.now_s
     assert whole_since_s is not None
     timeline.note("healed", f"margin {k} again")
     return round(whole_since_s - began_s, 2)

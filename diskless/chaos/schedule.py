@@ -89,7 +89,7 @@ def plan(
                 # With a majority of the voters inside it is the others who are cut off.
                 victims = tuple(lost_side(victims, agents=agents, voters=voters))
             step = _step(random, at_s, kind, victims)
-            if not spent & set(victims) and len(victims) <= room:  # else it would wait for ever
+            if not spent & set(victims) and len(victims) <= room:  # else it would wait forever
                 steps.append(step)
         at_s = round(at_s + random.uniform(*GAP_S), 3)
     return steps

@@ -1,7 +1,7 @@
 """Spark streams as traffic: their checkpoints are in the cluster that is broken.
 
 A query that fails is started again from its checkpoint, as a supervisor would; what it says
-then is counted. In the end the stream must go on, and what it gave must be what a batch job
+then is counted. In the end the stream must continue, and what it gave must be what a batch job
 gives: no row lost, none counted twice.
 """
 
@@ -199,6 +199,6 @@ class Stream:
         while any(last < wanted for last, wanted in zip(self._last, goal, strict=True)):
             if time.monotonic() > end_s:
                 why = self._messages[-1] if self._messages else "no batch was committed"
-                return f"the stream does not go on after {GO_ON_TIMEOUT_S:g} s: {why}"
+                return f"the stream does not continue after {GO_ON_TIMEOUT_S:g} s: {why}"
             time.sleep(POLL_S)
         return ""

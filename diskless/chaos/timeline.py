@@ -47,12 +47,18 @@ class Event(Struct, frozen=True, kw_only=True):
 class Timeline:
     """Samples on a thread of its own until it is closed. Use it in a `with` block."""
 
-    def __init__(self, client: Client, news: Callable[[], News]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        news: Callable[[], News],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.samples: list[Sample] = []
         self.events: list[Event] = []
         self._client = client
         self._news = news
-        self._began_s = time.monotonic()
+        self._clock = clock
+        self._began_s = clock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="timeline", daemon=True)
 
@@ -66,7 +72,7 @@ class Timeline:
 
     @property
     def now_s(self) -> float:
-        return time.monotonic() - self._began_s
+        return self._clock() - self._began_s
 
     def note(self, kind: str, text: str, slots: tuple[int, ...] = ()) -> Event:
         event = Event(at_s=round(self.now_s, 3), kind=kind, text=text, slots=slots)

@@ -19,13 +19,13 @@ from diskless.model import slot_name
 def command(context: Context, ray_address: str) -> None:
     """Run agents that are down on another Ray, and wait until all is protected.
 
-    For a cluster on several hosts whose Ray head is lost for good: its agents go on, but
+    For a cluster on several hosts whose Ray head is lost for good: its agents continue, but
     nobody restarts them. Start a head at another address; then, host by host, end the old Ray
     node, join the new one, and run this. docs/hosts.md has the steps. Agents that are up are
     left alone.
     """
     name = context.cluster_name()
-    from diskless.launch import adopt
+    from diskless.operate import adopt
 
     with Meter("starting", enabled=not context.json) as meter:
         started, strangers = adopt.adopt(

@@ -1,8 +1,8 @@
-"""`diskless bench`: the group; its verbs are in `bench_run` and `bench_report`."""
+"""`diskless bench`: the group; its verbs are in `bench_run`, `bench_report`, `bench_recovery`."""
 
 import click
 
-from diskless.cli import bench_report, bench_run
+from diskless.cli import bench_recovery, bench_report, bench_run
 
 
 @click.group("bench", context_settings={"help_option_names": ["-h", "--help"]})
@@ -10,5 +10,5 @@ def command() -> None:
     """Measure diskless beside local files and Redis, and report it."""
 
 
-for made in (bench_run.run, bench_report.report):
+for made in (bench_run.run, bench_report.report, bench_recovery.recovery_table):
     command.add_command(made)

@@ -31,7 +31,7 @@ REPORT_NAME = "bench-report.md"
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help=f"Write {REPORT_NAME} and draw the pictures there.")  # fmt: skip
 def report(context: Context, file: Path, out: Path | None) -> int:
-    """Show what a run measured: FILE is its JSON, bench-out/bench-result.json unless told.
+    """Show what a run measured: FILE is its JSON, bench-out/bench-result.json by default.
 
     The text is Markdown: medians with quartiles, and each bound of the project with what was
     measured, met or missed.

@@ -7,7 +7,7 @@ from diskless.cli import chaos_faults, chaos_run
 
 @click.group("chaos", context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Break agents on purpose, take it back, and judge a run.
+    """Inject faults, undo them, and judge a whole run.
 
     A slot is written agent-2 or 2. Every fault is refused that would make more agents down
     than --max-down (k, unless you say otherwise): down is who is dead, recovering, frozen,

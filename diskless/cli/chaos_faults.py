@@ -99,7 +99,7 @@ def revive(context: Context, slots: tuple[str, ...]) -> None:
     They come back with empty memories. Agents that run are left as they are.
     """
     name, numbers = context.cluster_name(), parse(slots)
-    from diskless.launch import ray_cluster
+    from diskless.operate import ray_cluster
 
     states = ray_cluster.revive(name, numbers)
     for state in states:
@@ -138,7 +138,7 @@ def pause(context: Context, slots: tuple[str, ...], max_down: int | None) -> Non
 @verb("resume", examples=("diskless chaos resume 3",), statuses=(*ASKING, exits.LAUNCH_FAILED))
 @slots_argument
 def resume(context: Context, slots: tuple[str, ...]) -> None:
-    """Let frozen agents go on."""
+    """Resume frozen agents."""
     with open_chaos(context) as chaos:
         chaos.check_slots(parse(slots))
         resumed = chaos.resume(parse(slots))
@@ -182,7 +182,7 @@ def corrupt(
 ) -> None:
     """Flip a byte in shards that agents hold.
 
-    Nothing tells the agents; whoever reads the shard finds out by its checksum. `heal` flips
+    The agents are not told; a reader of the shard finds out by its checksum. `heal` flips
     back what was not rebuilt by then.
     """
     victims = parse(slots)
@@ -283,10 +283,10 @@ def open_chaos(context: Context) -> "Iterator[Chaos]":
     name = context.cluster_name()
     from diskless.chaos.faults import Chaos
     from diskless.client import descriptor
-    from diskless.launch.hands import hands
+    from diskless.operate.ray_cluster import signals_to
 
     known = descriptor.load(name)
-    with hands(name) as processes:
+    with signals_to(name) as processes:
         yield Chaos(known, context.connect(), processes)
 
 
@@ -323,4 +323,4 @@ def _names(slots: Sequence[int]) -> list[str]:
 
 def _tell_untold(context: Context, done: "Done") -> None:
     if done.untold:
-        context.warn(f"note: {named(done.untold)} could not be told")
+        context.warn(f"note: {named(done.untold)} could not be reached")

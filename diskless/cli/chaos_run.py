@@ -219,7 +219,7 @@ def _given(context: Context) -> Iterator[None]:
 def _own_cluster(context: Context) -> Iterator[None]:
     """Six agents in a home of their own, ended whatever happens."""
     from diskless.client.descriptor import HOME_VARIABLE
-    from diskless.launch import ray_cluster
+    from diskless.operate import ray_cluster
 
     before = os.environ.get(HOME_VARIABLE)
     home = tempfile.mkdtemp(prefix="diskless-chaos-")

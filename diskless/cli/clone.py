@@ -24,7 +24,7 @@ from diskless.cli.verb import Context, verb
 @click.argument("source")
 @click.argument("target")
 def command(context: Context, source: str, target: str) -> None:
-    """Give a file or a directory a second life of its own at TARGET, in one step.
+    """Copy a file or a directory to TARGET in one step, at no cost in bytes.
 
     No byte is copied, whatever its size: both share what neither has changed. SOURCE may be
     a snapshot. TARGET must not exist; the directory above it must.

@@ -22,13 +22,13 @@ def command(context: Context, discard: bool, name: str | None) -> None:
     when files exist, or when the cluster cannot say whether any do, unless --discard.
 
     With a tier everything is brought there first, and `diskless up --restore URI` brings the
-    cluster back as it was, with the keys that its descriptor keeps. Stop what writes before:
-    what is acknowledged while the last agent ends may be lost. --discard does not wait for the
-    tier, and forgets the keys; what is in the tier stays there.
+    cluster back as it was, with the keys that its descriptor keeps. Clients that write meanwhile
+    are refused before the last of it goes there, so nothing that was acknowledged is lost.
+    --discard does not wait for the tier, and forgets the keys; what is in the tier stays there.
     """
     context.cluster = name or context.cluster
     cluster = context.cluster_name()
-    from diskless.launch import ray_cluster
+    from diskless.operate import ray_cluster
 
     with Meter("changes to the tier", enabled=not context.json) as meter:
         parked = ray_cluster.down(

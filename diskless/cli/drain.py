@@ -26,7 +26,11 @@ PATIENCE_S = 600.0
     statuses=(*exits.ASKING, *exits.WRITING, exits.UNREADABLE),
 )
 @click.argument("slot", metavar="SLOT")
-@click.option("--undo", is_flag=True, help="Let the agent take shards again.")
+@click.option(
+    "--undo",
+    is_flag=True,
+    help="Let the agent take shards again, also if its host has announced its end.",
+)
 @click.option(
     "--no-wait", is_flag=True, help="Return at once; `diskless status` shows how far it is."
 )
@@ -34,9 +38,10 @@ def command(context: Context, slot: str, undo: bool, no_wait: bool) -> None:
     """Move everything off an agent before maintenance.
 
     The agent gets no new shards, in any of its lives, until --undo. What it holds is moved
-    to others; with none to spare, stripes are made narrower. It goes on although this
-    command is interrupted. An agent that votes goes on voting: while it is away the
-    namespace survives one loss less.
+    to others; with none to spare, stripes are made narrower. It continues even if this
+    command is interrupted. An agent that votes keeps voting: while it is away the
+    namespace survives one loss less. Agents whose hosts announce their end, by SIGTERM or
+    because Ray drains their nodes, are emptied without this command.
     """
     number = _parse(slot)
     client = context.connect()
@@ -82,7 +87,7 @@ def wait(client: "Client", number: int, meter: Meter, *, stalled_s: float = STAL
             if still_s > PATIENCE_S:
                 raise DeadlineExceeded(
                     f"nothing has left {slot_name(number)} for {PATIENCE_S:g} s, {left} shards "
-                    "are left: see `diskless status`; the drain goes on without this command"
+                    "are left: see `diskless status`; the drain continues without this command"
                 )
             time.sleep(POLL_S)
 

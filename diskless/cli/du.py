@@ -15,7 +15,7 @@ from diskless.config import format_bytes
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("-b", "--bytes", "exact", is_flag=True, help="Sizes in bytes.")
 @click.option(
-    "--shared", is_flag=True, help="Also tell bytes that only this path names from shared ones."
+    "--shared", is_flag=True, help="Also count apart what only this path holds, and what is shared."
 )
 def command(context: Context, paths: tuple[str, ...], exact: bool, shared: bool) -> None:
     """Count files and bytes under paths, as written; `status` says what storing them takes.

@@ -4,6 +4,7 @@ No traceback ever reaches a user (DISKLESS_DEBUG=1 brings them back for develope
 `--json` the line on stderr is a JSON object: {"error", "message", "exit_status"}.
 """
 
+import atexit
 import errno
 import importlib
 import json
@@ -21,11 +22,15 @@ from diskless.cli import exits
 from diskless.cli.verb import Context, shared_options
 from diskless.errors import DisklessError
 
+STORE_LIBRARY = "obstore"
 VERBS = {
     "up": "Start a cluster and wait until every agent serves.",
     "down": "End a cluster, with all that it holds.",
     "status": "Show agents, voters, margin, stripes and sizes.",
+    "doctor": "Check this machine and the cluster, and say what to do.",
+    "dashboard": "Show the cluster on a page, live.",
     "log": "Show what happened in the namespace lately.",
+    "logs": "Show what agents wrote to their logs.",
     "ls": "List files and directories.",
     "put": "Store local files, or standard input.",
     "get": "Fetch files to this machine, or to standard output.",
@@ -36,10 +41,12 @@ VERBS = {
     "rm": "Delete files and directories.",
     "mkdir": "Make directories, with their parents.",
     "snapshot": "Keep directories as they are, and see what has changed since.",
-    "clone": "Give a directory a second life of its own, at no cost in bytes.",
+    "clone": "Copy a directory in one step, at no cost in bytes.",
     "rollback": "Bring a directory back to a snapshot of it.",
-    "policy": "Say what paths ask for: how durable they are.",
-    "tier": "Look after the durable tier, which outlives every machine.",
+    "query": "Look at Spark's queries, and bring them back to earlier batches.",
+    "advise": "Say how often queries should checkpoint, and what to set for it.",
+    "policy": "Set what paths ask for: durability, parity, quota, priority and more.",
+    "tier": "Manage the durable tier, which outlives every machine.",
     "token": "Give clients keys of their own, list and revoke them.",
     "jar": "Print the path of the jar for Spark.",
     "spark-conf": "Print the properties for spark-submit.",
@@ -48,7 +55,7 @@ VERBS = {
     "plan": "Show what m and k cost, and how likely they are to lose something.",
     "adopt": "Bring a cluster whose Ray head is lost under another Ray.",
     "tls": "Show and renew the certificates of agents.",
-    "chaos": "Break agents on purpose, take it back, and judge a run.",
+    "chaos": "Inject faults, undo them, and judge a whole run.",
     "bench": "Measure diskless beside local files and Redis, and report it.",
 }
 DEBUG_VARIABLE = "DISKLESS_DEBUG"
@@ -121,7 +128,20 @@ def cli() -> None:
 def main() -> None:
     """The console script."""
     signal.signal(signal.SIGTERM, _terminated)
-    sys.exit(run(sys.argv[1:]))
+    status = run(sys.argv[1:])
+    if STORE_LIBRARY in sys.modules:
+        _leave(status)
+    sys.exit(status)
+
+
+def _leave(status: int) -> None:
+    """Ends the process without taking the interpreter down: threads of the library for stores
+    may still come back to it, and would abort the process (PyO3/pyo3-async-runtimes#40)."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def run(arguments: Sequence[str]) -> int:

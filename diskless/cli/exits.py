@@ -29,6 +29,9 @@ FORBIDDEN = 25
 TIER_REFUSED = 26
 SUPERSEDED = 27
 RESTORED = 28
+IN_USE = 29
+NO_RETURN = 30
+UNWELL = 31
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -62,8 +65,11 @@ MEANING = {
     TIER_REFUSED: "the tier's store refuses, has no such bucket, or the tier has another key",
     SUPERSEDED: "the tier's chain belongs to another cluster, or to a later restore",
     RESTORED: "the cluster was restored since the client began",
+    IN_USE: "a query writes to that checkpoint, or has just done so",
+    NO_RETURN: "the query cannot be brought to that batch, or that is no checkpoint",
+    UNWELL: "doctor: something is wrong with this machine or the cluster",
     INTERRUPTED: "interrupted",
-    BROKEN_PIPE: "whoever read the output went away",
+    BROKEN_PIPE: "the reader of the output has gone",
 }
 
 ASKING = (UNAVAILABLE, DEADLINE, UNAUTHORIZED, FORBIDDEN, NO_CLUSTER)

@@ -1,4 +1,4 @@
-"""`diskless log`: what happened in the namespace, once or as it goes on."""
+"""`diskless log`: what happened in the namespace, once or continuously."""
 
 import time
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ FOLLOWED_MAX = 2000
     ),
     statuses=(*exits.ASKING, exits.BROKEN_PIPE),
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new events, until Ctrl-C.")
 @click.option(
     "-n", "--limit", "count", type=click.IntRange(0, EVENTS_MAX), default=EVENTS,
     show_default=True, metavar="N", help="How many of the latest events.",
@@ -52,12 +52,12 @@ def command(context: Context, follow: bool, count: int, who: str, path: str, sin
     """Show the namespace's latest commands: puts, renames, agents that come and go.
 
     A line has the command's number in the log (commands that were agreed on together
-    share one), its time, the principal who asked for it (- for what the cluster does by
-    itself), and what happened.
+    share one), its time, the principal who asked for it (- for what the cluster does on its
+    own), and what happened.
 
-    The leader tells: the last 2000 events from its memory, older ones from its own audit
+    The leader answers: the last 2000 events from its memory, older ones from its own audit
     file, if the cluster keeps any. Every voter has such a file with the same events, but for
-    those of times when it was away, which a line of kind gap tells of; they are rotated, so the
+    those of times when it was away, which a line of kind gap marks; they are rotated, so the
     oldest are gone. Attempts that were refused are in the files too, each in that of the agent
     that refused it, and counted in `diskless status`.
 
@@ -100,7 +100,7 @@ def _last_op(client: "Client") -> int:
 def _following(
     context: Context, client: "Client", last: int, wanted: dict[str, Any]
 ) -> Iterator["Event"]:
-    """What comes after an op, for ever. A cluster that does not answer is asked again."""
+    """What comes after an op, forever. A cluster that does not answer is asked again."""
     chosen = any(wanted.values())
     while True:
         time.sleep(INTERVAL_S)

@@ -2,33 +2,20 @@
 
 import dataclasses
 import math
-import re
-from typing import Any
 
 import click
 
+from diskless.advice.choose import TOLERANCE, round_up
+from diskless.advice.intervals import Costs, best_interval_s, shortest_within_s, utilisation
 from diskless.cli.listing import console
+from diskless.cli.times import Duration, format_time
 from diskless.cli.verb import Context, verb
 from diskless.config import format_bytes, parse_bytes
 from diskless.errors import BadRequest
-from diskless.plan import Assumptions, Plan, plan_code, plan_copies
+from diskless.plan import YEAR_S, Assumptions, Plan, plan_code, plan_copies
 
 CODES = ((2, 1), (4, 2), (8, 3))
 COPIES = 3
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "y": 365.25 * 86400}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhdy])")
-
-
-class Duration(click.ParamType):
-    """Seconds, typed with a unit."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        found = _DURATION.fullmatch(str(value).strip())
-        if found is None:
-            self.fail(f"{value!r}: write it with a unit, as 45s, 2m, 12h, 30d or 1y", param, ctx)
-        return float(found[1]) * _UNIT_S[found[2]]
 
 
 @verb(
@@ -57,6 +44,14 @@ class Duration(click.ParamType):
     "--rebuild", type=Duration(), default="60s", show_default=True, metavar="TIME",
     help="From a loss until the margin is back; `status` and `chaos run` show yours.",
 )  # fmt: skip
+@click.option(
+    "--checkpoint", type=Duration(), default="50ms", show_default=True, metavar="TIME",
+    help="What a query's checkpoint costs it; `advise` shows yours.",
+)  # fmt: skip
+@click.option(
+    "--restart", type=Duration(), default="30s", show_default=True, metavar="TIME",
+    help="From a failure of a query until it goes on; `advise` shows yours.",
+)  # fmt: skip
 def command(
     context: Context,
     data_shards: int | None,
@@ -65,12 +60,19 @@ def command(
     memory: str,
     mtbf: float,
     rebuild: float,
+    checkpoint: float,
+    restart: float,
 ) -> None:
     """Show what m and k cost, and how likely they are to lose something.
 
     Three copies are shown beside it; without -m and -k, some usual choices. Agents are taken to
     die independently of each other, and any k+1 losses before the first is rebuilt to lose
     something: the true figure is smaller. A rack that dies as a whole is not in it.
+
+    The last line is for a query whose driver dies as often as an agent: how often it should
+    checkpoint, by the model that `diskless advise` uses with what it finds measured.
+
+    With --json: {"plans": [...], "interval": {...}}.
     """
     if (data_shards is None) != (parity_shards is None):
         raise BadRequest("give both -m and -k, or neither for a comparison")
@@ -86,10 +88,29 @@ def command(
     if not context.json:
         _show(plans)
     context.say(
-        f"with {memory} an agent, each of which dies every {_time(mtbf)}; the margin is back "
-        f"after {_time(rebuild)}"
+        f"with {memory} an agent, each of which dies every {format_time(mtbf)}; the margin is back "
+        f"after {format_time(rebuild)}"
     )
-    context.result([dataclasses.asdict(plan) for plan in plans])
+    found = _interval(Costs(checkpoint_s=checkpoint, restart_s=restart, failures_per_s=1 / mtbf))
+    context.say(
+        f"a query that dies as often, checkpoints of {format_time(checkpoint)}, restarts of "
+        f"{format_time(restart)}: best every {format_time(found['best_s'])}, which leaves "
+        f"{100 * found['utilisation_best']:.2f} % for its rows; every "
+        f"{format_time(found['chosen_s'])} is within a point of that"
+    )
+    context.result({"plans": [dataclasses.asdict(plan) for plan in plans], "interval": found})
+
+
+def _interval(costs: Costs) -> dict[str, float]:
+    """Raises BadSettings."""
+    best_s = best_interval_s(costs)
+    chosen_s = round_up(shortest_within_s(costs, TOLERANCE))
+    return {
+        "best_s": best_s,
+        "utilisation_best": utilisation(costs, best_s),
+        "chosen_s": chosen_s,
+        "utilisation_chosen": utilisation(costs, chosen_s),
+    }
 
 
 def _show(plans: list[Plan]) -> None:
@@ -113,13 +134,7 @@ def _show(plans: list[Plan]) -> None:
 def describe_risk(plan: Plan) -> str:
     """A probability that people can compare: 1 in so many years."""
     if plan.mean_years_to_loss < 1:
-        return f"about every {_time(plan.mean_years_to_loss * _UNIT_S['y'])}"
+        return f"about every {format_time(plan.mean_years_to_loss * YEAR_S)}"
     digits = math.floor(math.log10(plan.mean_years_to_loss))
     years = f"{plan.mean_years_to_loss:,.0f}" if digits < 6 else f"10^{digits}"
     return f"once in {years} years ({plan.loss_per_year:.1g} a year)"
-
-
-def _time(seconds: float) -> str:
-    """In the largest unit that it fills."""
-    unit = max((u for u in _UNIT_S if _UNIT_S[u] <= seconds), key=_UNIT_S.__getitem__, default="ms")
-    return f"{seconds / _UNIT_S[unit]:.3g}{unit}"

@@ -22,12 +22,12 @@ def command(context: Context, slots: tuple[str, ...], rolling: bool) -> None:
 
     A restarted agent begins with an empty memory: what it held is rebuilt from the others
     before the next one is ended. Agents of one major version work together, so an upgrade
-    can be installed and rolled through a cluster that goes on serving.
+    can be installed and rolled through a cluster that keeps serving.
     """
     if rolling == bool(slots):
         raise BadRequest("name the slots to restart, or say --rolling for all")
     name, numbers = context.cluster_name(), _parse(slots)
-    from diskless.launch import rolling as launch
+    from diskless.operate import rolling as launch
 
     with Meter("restarting", enabled=not context.json) as meter:
         done = launch.restart(name, numbers or None, progress=meter.left)

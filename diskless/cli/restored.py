@@ -8,15 +8,15 @@ from diskless.config import ClusterSettings, format_bytes
 from diskless.errors import DisklessError
 
 if TYPE_CHECKING:
-    from diskless.launch.running import Started
     from diskless.launch.tiers import Restoring
+    from diskless.operate.running import Started
     from diskless.spark.checkpoints import Checkpoint
 
 SHOWN_MAX = 20
 
 
 def checkpoints(context: Context, name: str) -> "list[Checkpoint]":
-    """Spark's, as far as they are found soon: what to start again, and from where it goes on."""
+    """Spark's, as far as they are found soon: what to start again, and from where it continues."""
     from diskless.client import connect
     from diskless.spark.checkpoints import find_checkpoints
 

@@ -127,7 +127,7 @@ def rename(context: Context, path: str, old: str, new: str) -> None:
 @click.argument("a")
 @click.argument("b", required=False, default="")
 def diff(context: Context, path: str, a: str, b: str) -> None:
-    """Show what is other in snapshot B, or in the directory now, than in snapshot A.
+    """Show what differs in snapshot B, or in the directory now, from snapshot A.
 
     A line has + for what is new, - for what is gone, M for a file that was replaced, then
     its size and its path in the directory. A directory that came or went is one line.

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from diskless.cli import exits
-from diskless.cli.plan import Duration
+from diskless.cli.times import Duration
 from diskless.cli.verb import Context, verb
 from diskless.errors import BadRequest
 from diskless.spark.conf import TOKEN_NAME, Grant, may_write, properties
@@ -34,7 +34,7 @@ from diskless.spark.conf import TOKEN_NAME, Grant, may_write, properties
 )
 @click.option(
     "--expires", "lifetime_s", type=Duration(), metavar="TIME",
-    help="How long it is good for, such as 30d. [default: for ever]",
+    help="How long it is valid, such as 30d. [default: forever]",
 )  # fmt: skip
 @click.option(
     "--token-name", metavar="NAME",

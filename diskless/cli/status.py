@@ -7,12 +7,20 @@ import click
 from msgspec import to_builtins
 
 from diskless.cli import exits
+from diskless.cli.care import care_lines
 from diskless.cli.listing import console
 from diskless.cli.tier_lines import tier_lines
 from diskless.cli.verb import Context, verb
 from diskless.config import format_bytes
+from diskless.ends import NO_DEADLINE_S
 from diskless.errors import DisklessError
-from diskless.model import ClusterStatus, RepairStatus, VoterStatus
+from diskless.model import (
+    BalanceStatus,
+    ClusterStatus,
+    CopyStatus,
+    RepairStatus,
+    VoterStatus,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,7 +33,7 @@ INTERVAL_S = 1.0
     examples=("diskless status", "diskless status --watch", "diskless status --json | jq .margin"),
     statuses=exits.ASKING,
 )
-@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh it until Ctrl-C.")
 @click.option(
     "--interval",
     "interval_s",
@@ -39,8 +47,9 @@ def command(context: Context, watch: bool, interval_s: float) -> None:
     """Show agents, voters, margin, stripes and sizes.
 
     The margin is how many more losses everything that is stored survives, and the
-    namespace too. A voter's lag is how many rounds of the log it lacks. If too many voters
-    are lost, the error says which.
+    namespace too, but for paths that ask for less (`diskless policy`), which have a line each.
+    A voter's lag is how many rounds of the log it lacks. If too many voters are lost, the error
+    says which.
     """
     client = context.connect()
     if watch and context.json:
@@ -89,19 +98,53 @@ def summary_lines(status: ClusterStatus) -> list[str]:
         f"{stripes.degraded} degraded, {stripes.lost} lost",
     ]
     lines += snapshot_lines(status)
+    lines += copy_lines(status.copies)
+    lines += care_lines(status)
     lines += tier_lines(status.tier)
     lines += repair_lines(status.repair)
+    lines += balance_lines(status.balance)
+    lines += upkeep_lines(status)
     lines += namespace_lines(status)
+    lines += ending_lines(status)
     draining = [agent.slot for agent in status.agents if agent.state == "draining"]
     if draining:
         lines.append(f"draining: {', '.join(draining)}")
     slow = [agent.slot for agent in status.agents if agent.state == "slow"]
     if slow:
         lines.append(f"slow: {', '.join(slow)}: asked last, and new stripes go elsewhere")
+    unsteady = [agent.slot for agent in status.agents if agent.unsteady]
+    if unsteady:
+        lines.append(
+            f"unsteady: {', '.join(unsteady)}: went down or slow several times in ten minutes; "
+            "new shards go elsewhere while others have room"
+        )
     down = [agent.slot for agent in status.agents if agent.state in ("down", "starting")]
     if down:
         lines.append(f"not up: {', '.join(down)}")
     return lines + refusal_lines(status) + unhosted_lines(status.unhosted)
+
+
+def ending_lines(status: ClusterStatus) -> list[str]:
+    """Agents whose ends are announced, what they have left, and what would be lost with them."""
+    lines = []
+    for agent in status.agents:
+        if agent.ends_in_s is None:
+            continue
+        when = f"ends in {agent.ends_in_s:.0f} s"
+        if agent.ends_in_s < 0:
+            when = f"should have ended {-agent.ends_in_s:.0f} s ago"
+        elif agent.ends_in_s > NO_DEADLINE_S / 2:
+            when = "ends soon"
+        left = "nothing is left there"
+        if agent.shards_placed:
+            left = f"{format_bytes(agent.bytes_placed)} left"
+        lines.append(f"ending: {agent.slot} {when}, {left} ({agent.ends_by})")
+    if status.repair.at_stake:
+        lines.append(
+            f"ending: {status.repair.at_stake} stripes WOULD BE LOST with the agents that are "
+            "announced to end: add agents, or keep those (`diskless drain SLOT --undo`)"
+        )
+    return lines
 
 
 def refusal_lines(status: ClusterStatus) -> list[str]:
@@ -128,6 +171,20 @@ def snapshot_lines(status: ClusterStatus) -> list[str]:
     return [f"snapshots: {status.snapshots}{held}"]
 
 
+def copy_lines(copies: CopyStatus) -> list[str]:
+    """How often reads found what lies elsewhere copied where they were made."""
+    wanted = copies.bytes_hit + copies.bytes_missed
+    if not copies.bytes_max or not wanted:
+        return []
+    line = (
+        f"copies: {format_bytes(copies.bytes)} of {format_bytes(copies.bytes_max)}, "
+        f"{copies.hits} hits, {copies.misses} misses: {100 * copies.bytes_hit / wanted:.1f}% of "
+        "the bytes that lie elsewhere were near"
+    )
+    damaged = f"; {copies.corrupt} were damaged, and read from shards" if copies.corrupt else ""
+    return [line + damaged]
+
+
 def unhosted_lines(unhosted: dict[str, str]) -> list[str]:
     """What becomes of agents whose hosts are gone, one line for each answer."""
     by_answer: dict[str, list[str]] = {}
@@ -146,6 +203,11 @@ def repair_lines(repair: RepairStatus) -> list[str]:
             f"{format_bytes(repair.bytes_left)} left, "
             f"{format_bytes(repair.bytes_per_s)}/s{eta}"
         )
+        if repair.slower is not None:
+            lines.append(
+                f"repair: takes {repair.share:.0%} of the time while clients are at work, whose "
+                f"commands take {repair.slower:.1f} times as long as without it"
+            )
     elif repair.waiting:
         lines.append(f"repair: {repair.waiting} stripes wait for agents that may come back")
     if repair.unprotectable:
@@ -153,7 +215,46 @@ def repair_lines(repair: RepairStatus) -> list[str]:
             f"repair: {repair.unprotectable} stripes cannot be protected: no agent has room"
         )
     if repair.lost:
-        lines.append(f"repair: {repair.lost} stripes are lost: too few of their shards are left")
+        files = f", with bytes of {repair.lost_files} files" if repair.lost_files else ""
+        lines.append(
+            f"repair: {repair.lost} stripes are lost{files}: too few of their shards are left"
+        )
+    return lines
+
+
+def balance_lines(balance: BalanceStatus) -> list[str]:
+    """What moves to agents with more room; nothing if all are about equally full."""
+    shares = (
+        f"fullest agent {balance.fullest_share:.0%}, mean {balance.mean_share:.0%}, "
+        f"emptiest {balance.emptiest_share:.0%}"
+    )
+    match balance.state:
+        case "moving":
+            eta = f", about {balance.eta_s:g} s" if balance.eta_s is not None else ""
+            rate = f"{format_bytes(balance.bytes_per_s)}/s"
+            return [f"balance: {format_bytes(balance.bytes_left)} left, {rate}{eta} ({shares})"]
+        case "waiting" if balance.bytes_left:
+            left = format_bytes(balance.bytes_left)
+            return [
+                f"balance: {left} wait until all agents are there and repair is done ({shares})"
+            ]
+        case "settled":
+            return [f"balance: as even as hosts and m+k allow ({shares})"]
+    return []
+
+
+def upkeep_lines(status: ClusterStatus) -> list[str]:
+    """How fast damage is looked for, and how often old snapshots are."""
+    upkeep = status.upkeep
+    if not upkeep.pace_why:
+        return []
+    scrub = f"{format_bytes(upkeep.scrub_bytes_per_s)}/s"
+    lines = [
+        f"upkeep: agents scrub {scrub} each, the roll of shards is called at "
+        f"{upkeep.roll_stripes_per_s:g} stripes/s: {upkeep.pace_why}"
+    ]
+    if status.snapshots:
+        lines.append(f"upkeep: snapshots are thinned every {upkeep.thin_s:g} s: {upkeep.thin_why}")
     return lines
 
 

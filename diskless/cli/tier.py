@@ -1,4 +1,4 @@
-"""`diskless tier`: status, flush, verify, gc, detach."""
+"""`diskless tier`: status, flush, verify, gc, detach; drill is in tier_drill.py."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,9 +10,11 @@ import msgspec
 from diskless.cli import exits
 from diskless.cli.listing import as_time
 from diskless.cli.meter import Meter
+from diskless.cli.tier_address import address, which
+from diskless.cli.tier_drill import drill
 from diskless.cli.verb import Context, verb
-from diskless.config import ClusterSettings, TierSettings, format_bytes
-from diskless.errors import BadRequest, DamagedTier
+from diskless.config import ClusterSettings, format_bytes
+from diskless.errors import DamagedTier
 
 if TYPE_CHECKING:
     from diskless.protocol.messages import Flushed
@@ -23,25 +25,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group("tier", context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Look after the durable tier: what outlives the loss of every machine.
+    """Manage the durable tier, which outlives the loss of every machine.
 
-    status, verify and gc look at the tier itself, and need no cluster: they take its address, or
-    that of a cluster's descriptor. Credentials are those of this shell, in the store's own
-    variables (AWS_ACCESS_KEY_ID, GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME, ...).
+    status, verify, drill and gc look at the tier itself, and need no cluster: they take its
+    address, or that of a cluster's descriptor. Credentials are those of this shell, in the store's
+    own variables (AWS_ACCESS_KEY_ID, GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME, ...).
     """
-
-
-def _address(function: F) -> F:
-    """The options that a tier is opened with where no descriptor names them."""
-    for option in (
-        click.option("--tier-credentials", "credentials", metavar="FILE", default="",
-                     help="NAME=VALUE lines in the store's own variables."),
-        click.option("--tier-key", "key", metavar="FILE", default="",
-                     help="The key that the tier is encrypted with."),
-        click.argument("uri", required=False, default="", metavar="[URI]"),
-    ):  # fmt: skip
-        function = option(function)
-    return function
 
 
 @verb(
@@ -49,7 +38,7 @@ def _address(function: F) -> F:
     examples=("diskless tier status", "diskless tier status s3://bucket/prefix --json"),
     statuses=(*exits.ASKING, *exits.TIER),
 )
-@_address
+@address
 def status(context: Context, uri: str, key: str, credentials: str) -> None:
     """Show how far the tier is, and which states of the past can be restored.
 
@@ -58,7 +47,7 @@ def status(context: Context, uri: str, key: str, credentials: str) -> None:
     """
     from diskless.launch import tiers
 
-    tier = _which(context, uri, key, credentials)
+    tier = which(context, uri, key, credentials)
     found = tiers.look(tier)
     newest = found.newest
     if newest is None:
@@ -112,7 +101,7 @@ def status(context: Context, uri: str, key: str, credentials: str) -> None:
 def flush(context: Context, wait: bool) -> None:
     """Bring all that was acknowledged by now into the tier.
 
-    Rounds follow each other by themselves: without --wait this only tells how far they are. With
+    Rounds follow each other automatically: without --wait this only shows how far they are. With
     it, it fails (status 10) if the tier has not moved for --timeout.
     """
     client = context.connect()
@@ -136,7 +125,7 @@ def flush(context: Context, wait: bool) -> None:
     statuses=(*exits.TIER, exits.NO_CLUSTER),
     through_client=False,
 )
-@_address
+@address
 @click.option("--full", is_flag=True, help="Read every byte, and compare its checksum.")
 def verify(context: Context, uri: str, key: str, credentials: str, full: bool) -> None:
     """Check that the newest manifest can be restored, without restoring it.
@@ -146,7 +135,7 @@ def verify(context: Context, uri: str, key: str, credentials: str, full: bool) -
     """
     from diskless.launch import tiers
 
-    tier = _which(context, uri, key, credentials)
+    tier = which(context, uri, key, credentials)
     with Meter("objects", enabled=not context.json) as meter:
         report = tiers.verify(
             tier,
@@ -172,23 +161,24 @@ def verify(context: Context, uri: str, key: str, credentials: str, full: bool) -
     statuses=(*exits.TIER, exits.NO_CLUSTER),
     through_client=False,
 )
-@_address
+@address
 @click.option("--dry-run", is_flag=True, help="Only name what would go.")
 def collect(context: Context, uri: str, key: str, credentials: str, dry_run: bool) -> None:
-    """Delete objects of the tier that its manifests have given up.
+    """Delete objects of the tier that its manifests have given up, or that failed rounds left.
 
-    A cluster does so by itself. What no manifest has named yet is only told: the cluster's next
-    rounds name it first, since whoever restores must never find it half gone.
+    A cluster does so automatically. What retention no longer keeps is only listed: the next rounds
+    doom it first, since a restore must never find it half gone.
     """
     from diskless.launch import tiers
 
-    tier = _which(context, uri, key, credentials)
+    tier = which(context, uri, key, credentials)
     garbage = tiers.collect(tier, dry_run=dry_run)
     if dry_run:
-        for name in (*garbage.doomed, *garbage.unnamed):
+        for name in (*garbage.doomed, *garbage.strays, *garbage.unnamed):
             context.say(name)
     context.say(
-        f"{len(garbage.doomed)} objects {'would be' if dry_run else 'were'} deleted; "
+        f"{len(garbage.doomed)} objects that manifests gave up and {len(garbage.strays)} of "
+        f"failed rounds {'would be' if dry_run else 'were'} deleted; "
         f"{len(garbage.unnamed)} more will be named by a round first"
     )
     context.result(
@@ -196,6 +186,7 @@ def collect(context: Context, uri: str, key: str, credentials: str, dry_run: boo
             "uri": tier.uri,
             "deleted": garbage.deleted,
             "doomed": list(garbage.doomed),
+            "strays": list(garbage.strays),
             "unnamed": list(garbage.unnamed),
         }
     )
@@ -203,7 +194,7 @@ def collect(context: Context, uri: str, key: str, credentials: str, dry_run: boo
 
 @verb("detach", examples=("diskless tier detach",), statuses=exits.ASKING)
 def detach(context: Context) -> None:
-    """Let a running cluster go on without its tier.
+    """Let a running cluster continue without its tier.
 
     What has its bytes there alone is brought back into memory first; a path that asks for `sync`
     is in the way (`diskless policy rm`). What is in the tier stays there, and can be restored.
@@ -218,27 +209,8 @@ def detach(context: Context) -> None:
     known = descriptor.load(context.cluster_name())
     settings = known.settings | ClusterSettings().tier_fields
     descriptor.save(msgspec.structs.replace(known, settings=settings, tier={}))
-    context.say(f"cluster {known.name} has no tier any more: a loss of everything is final")
+    context.say(f"cluster {known.name} has no tier any more: if everything is lost, it stays lost")
     context.result({"name": known.name, "detached": True})
-
-
-def _which(context: Context, uri: str, key: str, credentials: str) -> TierSettings:
-    """The tier that was named, else that of the cluster's descriptor. Raises BadRequest."""
-    from diskless.client import descriptor
-
-    if uri:
-        return TierSettings(uri=uri, key=key, credentials=credentials)
-    known = descriptor.load(context.cluster_name())
-    settings = ClusterSettings.from_dict(known.settings)
-    if not settings.tier:
-        raise BadRequest(
-            f"cluster {known.name!r} has no tier: name one (`diskless tier status URI`), or add "
-            "one (`diskless up --tier URI`)"
-        )
-    tier = settings.tier_settings
-    return dataclasses.replace(
-        tier, key=key or tier.key, credentials=credentials or tier.credentials
-    )
 
 
 def _ask(context: Context) -> dict[str, Any] | None:
@@ -257,5 +229,5 @@ def _changes_left(meter: Meter) -> "Callable[[Flushed], None]":
     return lambda found: meter.left(max(found.change - found.horizon, 0))
 
 
-for made in (status, flush, verify, collect, detach):
+for made in (status, flush, verify, drill, collect, detach):
     command.add_command(made)

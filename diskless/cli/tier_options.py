@@ -41,7 +41,7 @@ _OPTIONS = (
         help='States of the past to keep: "every 1m keep 1h; every 1d keep 7d".',
     ),
     click.option(
-        "--restore", metavar="URI", help="Begin with what this tier holds, and go on in it."
+        "--restore", metavar="URI", help="Restore what this tier holds, and continue in it."
     ),
     click.option(
         "--at", metavar="POSITION|TIME", show_default="the newest",
@@ -65,7 +65,7 @@ def tier_address(
             raise BadRequest("--at says which state of a tier is meant: it needs --restore URI")
         return tier
     if tier is not None and tier != restore:
-        raise BadRequest("a cluster goes on with the tier that it was restored from: leave --tier")
+        raise BadRequest("a cluster uses the tier that it was restored from: leave out --tier")
     if reset:
         raise BadRequest("--restore begins with a tier's files, --reset with none: choose one")
     return restore

@@ -2,11 +2,16 @@
 
 import re
 from datetime import datetime
+from typing import Any
+
+import click
 
 from diskless.errors import BadRequest
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _DURATION = re.compile(r"(\d{1,9})([smhdw])")
+_EXACT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "y": 365.25 * 86400}
+_EXACT = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhdy])")
 NEVER = "never"
 
 
@@ -38,3 +43,22 @@ def parse_since_ms(text: str, *, now_s: float, option: str = "--since") -> int:
         raise BadRequest(
             f"{option} {text!r}: write for example 2h, 30m or '2026-01-31 17:00'"
         ) from None
+
+
+class Duration(click.ParamType):
+    """Seconds, typed with a unit."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        found = _EXACT.fullmatch(str(value).strip())
+        if found is None:
+            self.fail(f"{value!r}: write it with a unit, as 45s, 2m, 12h, 30d or 1y", param, ctx)
+        return float(found[1]) * _EXACT_S[found[2]]
+
+
+def format_time(seconds: float) -> str:
+    """In the largest unit that it fills."""
+    filled = [unit for unit, unit_s in _EXACT_S.items() if unit_s <= seconds]
+    unit = filled[-1] if filled else "ms"
+    return f"{seconds / _EXACT_S[unit]:.3g}{unit}"

@@ -49,8 +49,8 @@ def renew(context: Context) -> None:
     """Have every agent show a new certificate from now on.
 
     Connections that are open stay; no operation fails. With certificates of your own, replace
-    the files on every host first: an agent that finds them unfit goes on with what it had, and
-    its complaint is the error. An agent that is down takes what is there when it begins again.
+    the files on every host first: an agent that finds them unfit continues with what it had, and
+    its complaint is the error. An agent that is down takes what is there when it restarts.
     """
     known, answers, silent = _ask(context, renew=True)
     _tell(context, answers, silent)
@@ -69,22 +69,23 @@ def _ask(
 ) -> "tuple[Descriptor, dict[int, Certificate], dict[int, str]]":
     """The descriptor, what each agent says, and why those do not that are silent."""
     from diskless.client import descriptor
-    from diskless.client.doors import Doors
+    from diskless.client.direct import DirectCalls
     from diskless.protocol.messages import Kind, Renew
 
-    known = descriptor.load(context.cluster_name())
+    known = descriptor.resolve(context.cluster_name(), token=context.token())
     if renew:
         if not known.authority:
             raise BadRequest(
                 f"cluster {known.name!r} has no TLS: `diskless up --tls` starts one that has"
             )
-        known = _with_new_authority(known)
-    doors = Doors(known, context.connect(), label="tls")
+        if not known.token:  # With a token agents will refuse: it is an admin's work.
+            known = _with_new_authority(known)
+    direct = DirectCalls(known, context.connect(), label="tls")
     answers: dict[int, Certificate] = {}
     silent: dict[int, str] = {}
-    for slot, peer in sorted(doors.peers().items()):
+    for slot, peer in sorted(direct.peers().items()):
         try:
-            answers[slot] = doors.ask(peer, Kind.RENEW, Renew(show=not renew))
+            answers[slot] = direct.ask(peer, Kind.RENEW, Renew(show=not renew))
         except Unavailable as error:
             silent[slot] = str(error)
         except DisklessError as error:

@@ -27,9 +27,9 @@ NAME_CHARS = 40
 def command() -> None:
     """Give clients keys of their own, for some paths, until some time.
 
-    Every agent can tell a good token by itself. A token that must not be used any more is
+    Every agent can judge a token alone. A token that must no longer be used is
     revoked: all agents know it within a heartbeat, and end its connections. All of this needs
-    the key of the cluster, which is in the descriptor of whoever started it.
+    the key of the cluster, which is in the descriptor of the user who started it.
     """
 
 
@@ -51,7 +51,7 @@ def command() -> None:
 )
 @click.option(
     "--expires", default=EXPIRES, show_default=True, metavar=f"TIME|{NEVER}",
-    help="How long it is good: 30d, 12h, 90m.",
+    help="How long it is valid: 30d, 12h, 90m.",
 )  # fmt: skip
 @click.option(
     "--name", default="", help="For the audit and to revoke it by; made up if it is left out."
@@ -60,7 +60,7 @@ def create(context: Context, chosen: Sequence[str], rights: str, expires: str, n
     """Make a token, register it in the cluster's log, and print it.
 
     Standard output has the token and nothing else. It is not stored anywhere: what the
-    cluster keeps is its name, paths, rights and expiry. Whoever has the token can use it, so
+    cluster keeps is its name, paths, rights and expiry. Anyone who has the token can use it, so
     keep it like a password.
     """
     from diskless.client.descriptor import resolve
@@ -115,7 +115,7 @@ def list_(context: Context) -> None:
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 def revoke(context: Context, names: Sequence[str]) -> None:
-    """Make tokens good for nothing, by their names, registered or not.
+    """Make tokens invalid, by their names, registered or not.
 
     Every token of that name is meant. It cannot be taken back: a new token needs a new name.
     """

@@ -214,7 +214,7 @@ def _difference(left: Rows, right: Rows) -> Rows:
 def main(root: str, batches: int, bids: int, timeout_s: float) -> None:
     """Run both queries with checkpoints and results under ROOT, and compare with a batch job.
 
-    A second run with the same ROOT goes on where the first one stopped. Exits with 1 if a
+    A second run with the same ROOT continues where the first one stopped. Exits with 1 if a
     single row differs.
     """
     spark = SparkSession.builder.appName("diskless nexmark").getOrCreate()

@@ -11,6 +11,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import diskless.spark
+from diskless.spark.jar import BRIEF_JVM
 
 PARTITIONS = 4
 JVM_ENDS_S = 30.0
@@ -20,6 +21,7 @@ def quiet_session(cluster: str, log: Path, *, partitions: int = PARTITIONS) -> S
     """A local Spark whose `diskless:///` is the cluster. Raises SparkUnusable, NoCluster."""
     builder = (
         SparkSession.builder.master("local[2]")
+        .config("spark.driver.extraJavaOptions", " ".join(BRIEF_JVM))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", partitions)

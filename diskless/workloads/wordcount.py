@@ -17,7 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 from diskless.workloads.progress import Progress, checkpoint_ms, follow
 
 RESULT = "wordcount"
-"""The in-memory table with the stream's counts; begins anew in a new session."""
+"""The in-memory table with the stream's counts; empty again in a new session."""
 
 Counts = dict[str, int]
 
@@ -85,7 +85,7 @@ def _as_dict(counts: DataFrame) -> Counts:
 def main(checkpoint: str, batches: int, rows: int, timeout_s: float) -> None:
     """Count words with the checkpoint at CHECKPOINT, and compare with the batch answer.
 
-    A second run with the same CHECKPOINT goes on where the first one stopped. Exits with 1
+    A second run with the same CHECKPOINT continues where the first one stopped. Exits with 1
     if a single count differs.
     """
     spark = SparkSession.builder.appName("diskless wordcount").getOrCreate()

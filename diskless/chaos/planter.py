@@ -2,24 +2,25 @@
 
 from collections.abc import Mapping
 
-from diskless.client import Client, doors
+from diskless.client import Client
 from diskless.client.descriptor import Descriptor
+from diskless.client.direct import DirectCalls
 from diskless.errors import BadRequest, DisklessError, Forbidden, Unavailable
 from diskless.protocol.messages import Faults, Kind, Peer, Planted
 
 
-class Doors:
+class FaultPlanter:
     def __init__(self, known: Descriptor, client: Client) -> None:
-        self._doors = doors.Doors(known, client, label="chaos")
+        self._direct = DirectCalls(known, client, label="chaos")
 
     def peers(self) -> Mapping[int, Peer]:
         """Where the agents are now. Raises DeadlineExceeded if none answers."""
-        return self._doors.peers()
+        return self._direct.peers()
 
     def plant(self, peer: Peer, faults: Faults) -> Planted:
         """Raises Unavailable when that agent does not answer, Forbidden if it takes no faults."""
         try:
-            planted: Planted = self._doors.ask(peer, Kind.FAULTS, faults)
+            planted: Planted = self._direct.ask(peer, Kind.FAULTS, faults)
         except (Forbidden, BadRequest, Unavailable):
             raise
         except DisklessError as error:
