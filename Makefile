@@ -5,9 +5,8 @@
 PYTHON ?= python3
 ARGS ?=
 
-# Tests wait for much of their time, for processes to start and agents to be missed. More than
-# three workers make a machine with two cores so busy that agents are missed that only got no
-# time; each needs up to 3 GB. See tests/parallel.py. WORKERS=0 runs
+# Tests wait for much of their time, for processes to start and agents to be missed. Three workers
+# keep two cores busy; each needs up to 3 GB. See tests/parallel.py. WORKERS=0 runs
 # them one after the other in one process, as a debugger (ARGS=--pdb) needs it.
 WORKERS ?= 3
 
@@ -18,12 +17,15 @@ PROTOS := proto/diskless/v1 $(wildcard proto/diskless/v1/*.proto)
 GENERATED := diskless/rpc/v1/__init__.py
 
 .DEFAULT_GOAL := help
-.PHONY: help java setup demo test bench lint format proto soak chaos clean
+.PHONY: help java setup tools demo test bench lint format proto screenshots soak chaos clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 setup: $(INSTALLED) $(GENERATED) ## Create .venv and install everything into it
+
+tools: setup ## Fetch a browser and Prometheus for the tests of them, without root (Debian, Ubuntu)
+	@$(RUN) .ci/tools.py $(VENV)/tools
 
 demo: java setup ## Run a Spark stream on a cluster here, kill agents, and watch it go on
 	@$(RUN) -m diskless.demo $(ARGS)
@@ -51,6 +53,9 @@ format: setup ## Rewrite the code in the house format
 proto: $(INSTALLED) ## Regenerate diskless/rpc/v1 from the protos
 	@$(RUN) proto/build.py
 
+screenshots: setup ## Make the pictures of the page for the documentation
+	@$(RUN) -m tests.browser.screenshots
+
 soak chaos: setup
 	@$(RUN) -m pytest -m $@ --timeout=0 $(ARGS); code=$$?; \
 	if [ $$code -eq 5 ]; then echo "make $@: no test carries the mark '$@'."; fi; \
@@ -64,7 +69,7 @@ clean: ## Remove .venv, generated code and caches
 
 # pip installs only when the dependencies or the build hook change. An edited
 # proto needs no more than protoc.
-$(INSTALLED): pyproject.toml proto/build.py
+$(INSTALLED): pyproject.toml proto/build.py .ci/install.py
 	@command -v $(PYTHON) >/dev/null || \
 	{ echo "make: $(PYTHON) not found; install Python 3.11 or newer, or run make PYTHON=…"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -72,8 +77,7 @@ $(INSTALLED): pyproject.toml proto/build.py
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	{ echo "make: $(PYTHON) has no venv module; install it (Debian, Ubuntu: python3-venv)"; exit 1; }
 	@$(RUN) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@echo "Installing into $(VENV) (a minute or two the first time) …"
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(RUN) .ci/install.py $(RUN)
 	@touch $@
 
 $(GENERATED): $(PROTOS) proto/build.py | $(INSTALLED)

@@ -6,7 +6,9 @@ line it is sent with one.
 
 import asyncio
 import json
+import os
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,8 +20,11 @@ import psutil
 
 from diskless.client import Client, connect, descriptor
 from diskless.config import ClusterSettings
+from diskless.identity.certificates import Pair, make_authority
 from diskless.identity.claims import Keyring
-from diskless.malloc import keep_heap
+from diskless.identity.keyfile import Keys, decode, encode
+from diskless.launch.certify import certificates_for
+from diskless.malloc import keep_heap, spare_modules
 from diskless.node import Node, NodeSettings
 from diskless.protocol.messages import Peer
 
@@ -51,6 +56,10 @@ class AgentProcess:
         return self._process.pid
 
     @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
     def resident_bytes(self) -> int:
         return int(psutil.Process(self._process.pid).memory_info().rss)
 
@@ -77,6 +86,16 @@ class ProcessCluster:
         self.agents: dict[int, AgentProcess] = {}
         self._cluster_id = secrets.token_hex(8)
         self._secret = secrets.token_hex(32)
+        authority = Pair(b"", b"")
+        if settings.tls:
+            authority = make_authority(settings.name, self._cluster_id)
+        self._keys = Keys(
+            cluster=self._cluster_id,
+            name=settings.name,
+            root=self._secret,
+            authority=authority.chain.decode(),
+            authority_key=authority.key.decode(),
+        )
         self._directory = tempfile.TemporaryDirectory(prefix="diskless-")
 
     def __enter__(self) -> Self:
@@ -112,7 +131,8 @@ class ProcessCluster:
             descriptor.Descriptor(
                 cluster=self._cluster_id,
                 name=self.settings.name,
-                secret=self._secret,
+                key=self._secret,
+                authority=self._keys.authority,
                 settings=self.settings.to_dict(),
                 gateways=peers,
             )
@@ -139,7 +159,7 @@ class ProcessCluster:
             {
                 "cluster": self.settings.to_dict(),
                 "cluster_id": self._cluster_id,
-                "secret": self._secret,
+                "keys": encode(self._keys).decode(),
                 "slot": slot,
                 "socket_path": str(Path(self._directory.name) / f"{slot}.sock"),
                 "seeds": self._addresses(),
@@ -164,12 +184,24 @@ async def serve() -> None:
     given = await next_line()
     given["cluster"] = ClusterSettings.from_dict(given["cluster"])
     given["seeds"] = {int(slot): at for slot, at in given["seeds"].items()}
-    node = Node(NodeSettings(**given))
+    keys = decode(given.pop("keys").encode())
+    tls = certificates_for(given["cluster"], keys, slot=given["slot"], hosts=("127.0.0.1",))
+    node = Node(NodeSettings(key=keys.root, tls=tls, **given))
     await node.start()
+
+    async def leave() -> None:
+        """As the actor does."""
+        if await node.leave(why="SIGTERM"):
+            await node.stop()
+            os._exit(128 + signal.SIGTERM)
+
+    leaving: list[asyncio.Task[None]] = []
+    loop.add_signal_handler(signal.SIGTERM, lambda: leaving.append(loop.create_task(leave())))
     answer: dict[str, Any] = {
         "address": node.address,
         "gateway": node.gateway_address,
         "socket": node.settings.socket_path,
+        "lane_port": node.server.lane_port,
     }
     while True:
         print(json.dumps(answer), flush=True)
@@ -191,4 +223,5 @@ if __name__ == "__main__":
     import uvloop
 
     keep_heap()
+    spare_modules()
     uvloop.run(serve())

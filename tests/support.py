@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -24,6 +24,7 @@ import msgspec
 import psutil
 
 import diskless
+from diskless.agent.leading import Leader
 from diskless.agent.shards import ShardStore
 from diskless.client import Client, descriptor
 from diskless.codec import codec_for
@@ -44,7 +45,10 @@ from diskless.node import Node
 from tests.unit.recount import counted, recount
 from tests.unit.test_namespace_world import check_counts, walk
 
-WAIT_S = 15.0
+WAIT_S = 60.0
+"""Until a wait is given up. It ends as soon as its condition holds, so this may be long: machines
+are busy at times."""
+POLL_S_MAX = 0.1
 RUN_TIMEOUT_S = 110
 
 BRISK = Tuning(
@@ -65,12 +69,16 @@ CALM = Tuning(janitor_interval_s=3600.0, repair_interval_s=3600.0, inline_bytes_
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
-    """Returns as soon as `condition()` is true; fails when it was not in time."""
+def eventually(
+    condition: Callable[[], object], timeout_s: float = WAIT_S, *, every_s: float = 0.01
+) -> None:
+    """Returns as soon as `condition()` is true; fails when it was not in time. What lasts is looked
+    at less and less often: to look costs as much as what is waited for."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s} s in vain"
-        time.sleep(0.01)
+        time.sleep(every_s)
+        every_s = max(every_s, min(1.2 * every_s, POLL_S_MAX))
 
 
 def states(client: Client) -> list[str]:
@@ -131,6 +139,37 @@ def leader(cluster: LocalCluster) -> Node:
     return found[0]
 
 
+def of_leader(cluster: LocalCluster, look: Callable[[Node], T]) -> T:
+    """What `look` finds at the agent that leads, once there is one, where the agents run. To look
+    for it there would keep the others from electing one."""
+
+    def there() -> list[T]:
+        return [look(node) for node in cluster.nodes.values() if node.replica.leads]
+
+    found: list[T] = []
+
+    def find() -> bool:
+        found[:] = on_loop(cluster, there)
+        return len(found) == 1
+
+    eventually(find)
+    return found[0]
+
+
+def repair_once(cluster: LocalCluster) -> bool:
+    """One round of the leader's repair, and whether it got on. What fails is put off, as it is when
+    the leader repairs by itself."""
+
+    async def work() -> bool:
+        for node in [*cluster.nodes.values()]:
+            if isinstance(node.replica.leading, Leader):
+                with suppress(DisklessError):
+                    return await node.replica.leading.repairer.repair()
+        return False
+
+    return cluster.run(work())
+
+
 def wait_until_down(cluster: LocalCluster, *slots: int) -> None:
     """Until every living agent has been told that those are down."""
 
@@ -157,15 +196,18 @@ def shards_stored(cluster: LocalCluster) -> int:
 
 
 def record_of(cluster: LocalCluster, path: str) -> FileRecord:
-    state = leader(cluster).replica
-    return on_loop(cluster, lambda: state.state.open(path)[0])
+    return of_leader(cluster, lambda node: node.replica.state.open(path)[0])
 
 
 def stripes_of(cluster: LocalCluster, path: str) -> list[Stripe]:
     """The stripes of a file in the order of its bytes; none if it is inline."""
-    ids = dict.fromkeys(extent.stripe for extent in record_of(cluster, path).extents)
-    replica = leader(cluster).replica
-    return on_loop(cluster, lambda: replica.state.locate(ids))
+
+    def locate(node: Node) -> list[Stripe]:
+        state = node.replica.state
+        record = state.open(path)[0]
+        return state.locate(dict.fromkeys(extent.stripe for extent in record.extents))
+
+    return of_leader(cluster, locate)
 
 
 def bulk_gateway(cluster: LocalCluster, client: Client) -> int:
@@ -212,7 +254,10 @@ def check_ledger(node: Node) -> None:
     assert state.bytes_inline == sum(len(record.inline or b"") for record in files)
     live: Counter[str] = Counter()
     for record in files:
-        assert (record.inline is None) == bool(record.extents), record
+        there = record.id in state.tier.cold or record.id in state.tier.evicted
+        assert (record.inline is None) == (bool(record.extents) or there), record
+        assert not (there and record.extents), record
+        assert not there or state.tier.place(record.id) is not None, record
         for extent in record.extents:
             live[extent.stripe] += extent.length
     ledger = state.ledger
@@ -275,6 +320,10 @@ def ray_program(*settings: str) -> Iterator[tuple[Program, Any]]:
     """A cluster on a Ray of its own, and what `up` printed; ended whatever became of it."""
     program = Program(f"t-{secrets.token_hex(3)}")
     started = program.run("up", "--chaos", *settings)
+    if "Failed to register worker to Raylet" in started.stderr:
+        # Ray's own processes were not ready for each other, which ends the process that asked.
+        program.run("down", "--discard")
+        started = program.run("up", "--chaos", *settings)
     assert started.returncode == 0, started.stderr
     try:
         yield program, started
@@ -293,6 +342,15 @@ def session_of(pid: int) -> list[int]:
         except (ProcessLookupError, psutil.NoSuchProcess):
             continue
     return found
+
+
+def is_living(pid: int) -> bool:
+    """Whether the process runs. One that has ended stays a zombie until its parent looks, which is
+    the machine's own first process for those whose parent has ended too, and may take its time."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 # Losing and damaging shards
@@ -379,6 +437,7 @@ class Relay:
         self._inner: dict[int, int] = {}  # what it passes on, from port to port
         self._lane_port = 0
         self._servers: list[asyncio.Server] = []
+        self._cuts = 0
         self._flowing = asyncio.Event()
         self._pipes: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -408,15 +467,15 @@ class Relay:
     async def _move_in(self) -> None:
         """The agent's doors move elsewhere, and the relay takes their places."""
         server = self._node.server
-        self._lane_port = server._lane_port
+        self._lane_port = server.lane_port
         await server.stop()
         address = await server.start(self._host)
         self._inner = {
             self._port: int(address.rsplit(":", 1)[1]),
-            self._lane_port: server._lane_port,
+            self._lane_port: server.lane_port,
         }
         # What the agent announces stays as it was: else nobody would take the relay for it.
-        server._lane_port = self._lane_port
+        server.lane_port = self._lane_port
         server._lanes.address = format_address(self._host, self._lane_port)
         server._introductions.address = self._node.address
         self._flowing.set()
@@ -424,11 +483,12 @@ class Relay:
 
     async def _listen(self) -> None:
         self._servers = [
-            await asyncio.start_server(partial(self._accept, inner), self._host, port)
+            await asyncio.start_server(partial(self._accept, inner, self._cuts), self._host, port)
             for port, inner in self._inner.items()
         ]
 
     async def _cut(self) -> None:
+        self._cuts += 1
         for server in self._servers:
             server.close()
         self._flowing.set()
@@ -438,9 +498,15 @@ class Relay:
             pipe.cancel()
 
     async def _accept(
-        self, inner: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, inner: int, cuts: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        """`cuts` is how many there were when it began to listen: this runs some time after a
+        connection was accepted, and one from before a cut must not outlive it."""
         from_agent, to_agent = await asyncio.open_connection(self._host, inner)
+        if self._cuts != cuts:
+            writer.transport.abort()
+            to_agent.transport.abort()
+            return
         self._writers |= {writer, to_agent}
         for source, sink in ((reader, to_agent), (from_agent, writer)):
             pipe = asyncio.create_task(self._pipe(source, sink))

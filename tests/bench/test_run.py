@@ -88,7 +88,7 @@ def test_a_run_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:
         assert any("repetition 2" in line for line in running.stderr)
         running.terminate()  # the parent alone, as a supervisor would
         assert running.wait(30) == 128 + signal.SIGTERM
-    eventually(lambda: not _marked(), timeout_s=20)
+    eventually(lambda: not _marked())
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_ctrl_c_ends_clusters_and_servers_and_says_nothing_more(
         said = running.stderr.read()
         assert running.wait(60) == exits.INTERRUPTED
     assert "Traceback" not in said
-    eventually(lambda: not _marked(), timeout_s=20)
+    eventually(lambda: not _marked())
 
 
 def test_a_function_runs_in_a_process_of_its_own() -> None:
@@ -140,7 +140,7 @@ def test_every_store_does_the_same_work_and_nothing_is_left_running(tmp_path: Pa
     assert "with one more" in survived.note
     assert survived.note != "with one more this file was still read"
     assert (tmp_path / "bench-stores.png").read_bytes().startswith(b"\x89PNG")
-    eventually(lambda: not _marked(), timeout_s=20)
+    eventually(lambda: not _marked())
 
 
 def _marked() -> list[str]:

@@ -73,6 +73,7 @@ class RayHosts:
     def _start(self, *options: str) -> subprocess.Popen[bytes]:
         env = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         env |= {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "4"}
+        env["RAY_AUTH_MODE"] = "disabled"  # also where somebody's home has a token of Ray's
         command = [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "1"),
             *("--object-store-memory", str(80 * MIB), "--disable-usage-stats", *options),

@@ -15,8 +15,8 @@ import pytest
 from diskless.cli import exits
 from diskless.client import connect
 from diskless.config import MIB
-from diskless.launch.hands import hands
 from diskless.model import slot_name
+from diskless.operate.ray_cluster import signals_to
 from tests.support import Program, content, eventually, session_of
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
@@ -85,7 +85,7 @@ def test_a_killed_host_takes_its_agent_and_its_raylet_and_no_byte(three_nodes: s
             raylets = {slot: psutil.Process(pid).ppid() for slot, pid in pids.items()}
             assert len(set(raylets.values())) == 3, "each agent has a node of its own"
 
-            with hands(program.name) as ray:
+            with signals_to(program.name) as ray:
                 (dead,) = ray.kill_host(f"{socket.gethostname()}/127.0.0.3")
             victim = slot_name(dead)
             eventually(lambda: not runs(pids[victim]) and not runs(raylets[victim]))

@@ -1,5 +1,6 @@
 """Faults planted in agents do what they say, within the budget, and `heal` undoes them all."""
 
+import asyncio
 import itertools
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from diskless.errors import (
     Unavailable,
 )
 from diskless.launch.local import LocalCluster
-from tests.chaos.hands import LocalHands
+from tests.chaos.signals import LocalSignals
 from tests.conftest import Connect, StartCluster
 from tests.support import (
     BRISK,
@@ -43,7 +44,7 @@ K = 2
 def make_chaos(connect: Connect) -> Callable[[LocalCluster], Chaos]:
     def make(cluster: LocalCluster) -> Chaos:
         known = descriptor.load(cluster.settings.name)
-        return Chaos(known, connect(cluster), LocalHands(cluster))
+        return Chaos(known, connect(cluster), LocalSignals(cluster))
 
     return make
 
@@ -149,6 +150,11 @@ def test_a_life_that_a_reader_has_not_heard_of_yet_is_not_lost(
     on_loop(cluster, forget)
     with pytest.raises(ShardsAway):
         cluster.run(node.reader.read(extents))
+    # Whoever gives up sooner is cancelled, as a leader's tasks must be, and sees what it was for.
+    away: list[TooFewShards] = []
+    with pytest.raises(TimeoutError):
+        cluster.run(asyncio.wait_for(node.reader.read(extents, away=away), 0.8))
+    assert isinstance(away[-1], ShardsAway)
     on_loop(cluster, lambda: setattr(node.roster, "agents", current))
     assert b"".join(cluster.run(node.reader.read(extents))) == content(3 * MIB)
 

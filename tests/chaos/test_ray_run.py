@@ -13,8 +13,8 @@ import pytest
 
 from diskless.cli import exits
 from diskless.client import connect
-from diskless.launch.hands import thread_states
-from tests.support import Program, eventually, ray_program
+from diskless.launch.signals import thread_states
+from tests.support import Program, eventually, is_whole, ray_program
 
 AGENTS, K = 6, 2
 SETTINGS = ("--agents", str(AGENTS), "-m", "4", "-k", str(K), "--memory", "128MiB")
@@ -34,6 +34,12 @@ def processes(program: Program) -> dict[str, str]:
     return {agent["slot"]: psutil.Process(agent["pid"]).status() for agent in agents}
 
 
+def wait_until_whole(program: Program) -> None:
+    """A run begins on no other cluster."""
+    with connect(program.name) as client:
+        eventually(lambda: is_whole(client, AGENTS))
+
+
 def test_a_frozen_agent_counts_at_once_and_goes_on_where_it_was(program: Program):
     before = program.agent(3)
     assert program.ok("chaos", "pause", "3")["paused"] == {"agent-3": before.pid}
@@ -48,8 +54,9 @@ def test_a_frozen_agent_counts_at_once_and_goes_on_where_it_was(program: Program
 
 
 def test_a_short_run_passes_and_says_how_to_do_it_again(program: Program, tmp_path: Path):
+    wait_until_whole(program)
     done = program.run(
-        "chaos", "run", "--seed", "5", "--duration", "12", "--largest", "1MiB",
+        "chaos", "run", "--seed", "5", "--duration", "20", "--largest", "1MiB",
         "--faults", "kill,pause,partition,slow", "--out", str(tmp_path), "--json",
     )  # fmt: skip
     assert done.returncode == exits.OK, done.stdout[-3000:] + done.stderr
@@ -57,7 +64,7 @@ def test_a_short_run_passes_and_says_how_to_do_it_again(program: Program, tmp_pa
     assert outcome["verdict"]["passed"]
     assert outcome["planted"] >= 3
     assert outcome["findings"]["acknowledged"] > 100
-    assert "--seed 5 --duration 12" in outcome["options"]["replay"]
+    assert "--seed 5 --duration 20" in outcome["options"]["replay"]
     assert json.loads((tmp_path / "report.json").read_bytes()) == outcome
     assert program.ok("chaos", "list")["faults"] == []
     assert program.ok("status")["margin"] == K
@@ -65,6 +72,7 @@ def test_a_short_run_passes_and_says_how_to_do_it_again(program: Program, tmp_pa
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_thaws_whom_it_froze(program: Program, number: signal.Signals):
+    wait_until_whole(program)
     with subprocess.Popen(
         [sys.executable, "-m", "diskless.cli", "--cluster", program.name, "chaos", "run",
          "--seed", "1", "--duration", "60", "--faults", "pause", "--largest", "4KiB"],

@@ -11,17 +11,16 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-import psutil
 import pytest
 
 from diskless.client import Client, connect, descriptor
 from diskless.config import MIB
 from diskless.errors import DisklessError
-from diskless.launch import hands
+from diskless.launch import signals
 from diskless.launch.rehoster import JOIN_S_MAX
 from diskless.model import AgentStatus, parse_slot
 from tests.chaos.ray_hosts import RayHosts
-from tests.support import Program, content, eventually, is_whole, states
+from tests.support import Program, content, eventually, is_living, is_whole, states
 
 SMALL = ("--agents", "3", "-m", "2", "-k", "1", "--memory", "64MiB")
 DATA = content(5 * MIB + 3)
@@ -168,12 +167,12 @@ def test_one_that_hangs_as_it_begins_is_given_up_and_begins_again(
     new = hosts.add()
     hung: list[int] = []
     eventually(lambda: hung.extend(hosts.agents(new)) or hung, WAIT_S)
-    hands.stop(hung)
+    signals.stop(hung)
     assert agent_of(onlooker, slot).state == "down", "it joined before it was stopped"
     eventually(lambda: "did not join" in _unhosted(onlooker).get(f"agent-{slot}", ""), HANG_S)
     eventually(lambda: is_whole(onlooker, 4), WAIT_S)
     assert homes(onlooker)[slot] == new
-    assert not any(psutil.pid_exists(pid) for pid in hung)
+    assert not any(is_living(pid) for pid in hung)
     assert onlooker.read("/kept") == DATA
 
 

@@ -32,9 +32,11 @@ from tests.chaos.fake_store import (
     Unclear,
     Waiting,
 )
-from tests.chaos.hands import LocalHands
+from tests.chaos.signals import LocalSignals
 from tests.conftest import Connect, StartCluster
 from tests.support import BRISK, eventually
+
+pytestmark = pytest.mark.usefixtures("slow_agents")
 
 K = 2
 SIZES = sizes_up_to(MIB)
@@ -119,13 +121,15 @@ Run = Callable[..., Outcome]
 @pytest.fixture
 def run_kv(connect: Connect) -> Run:
     def begin(cluster: LocalCluster, sizes: Any = SIZES, **more: Any) -> Outcome:
-        hands = LocalHands(cluster)
-        chaos = Chaos(descriptor.load(cluster.settings.name), connect(cluster, timeout_s=3), hands)
+        signals = LocalSignals(cluster)
+        chaos = Chaos(
+            descriptor.load(cluster.settings.name), connect(cluster, timeout_s=3), signals
+        )
         work = KeyValue(lambda: cluster.connect(timeout_s=15), seed=1, root="/kv", sizes=sizes)
         try:
             return run(chaos, connect(cluster, timeout_s=3), work, options(**more), say=print)
         finally:
-            hands.wait()
+            signals.wait()
 
     return begin
 
@@ -163,9 +167,14 @@ def test_a_cluster_is_healed_once_it_stays_so(
     whole: tuple[bool | None, ...], healed: bool, asked: int
 ):
     client: Any = Mood(*whole)
-    timeline = Timeline(client, lambda: News(0, []))
+    now_s = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    timeline = Timeline(client, lambda: News(0, []), lambda: now_s[0])
     wish = options(heal_timeout_s=0.45)
-    took_s = await_margin(client, timeline, K, wish, print, steady_s=0.25)
+    took_s = await_margin(client, timeline, K, wish, print, steady_s=0.25, sleep=sleep)
     assert (took_s is not None) == healed
     assert client.asked >= asked
     assert timeline.events[-1].kind == ("healed" if healed else "not healed")
@@ -197,7 +206,7 @@ def test_beyond_k_a_run_fails_loudly_and_nothing_is_wrong(start: StartCluster, r
         sizes=[(1, (100 * KIB, 2 * MIB))],
         kinds=("kill",),
         max_down=K + 1,
-        duration_s=5.0,
+        duration_s=8.0,
         heal_timeout_s=1.0,
     )
     assert outcome.findings.wrong == []
@@ -206,7 +215,7 @@ def test_beyond_k_a_run_fails_loudly_and_nothing_is_wrong(start: StartCluster, r
     assert outcome.verdict.exit_status == exits.BEYOND_PROMISE, outcome.verdict
 
 
-class Gravedigger(LocalHands):
+class Gravedigger(LocalSignals):
     """Whom it kills nobody brings back."""
 
     def kill(self, slots: Sequence[int], *, stay_dead: bool) -> dict[int, int]:
@@ -238,15 +247,16 @@ def test_a_cluster_that_dies_for_good_still_gets_its_verdict(
 
 def test_an_interrupted_run_takes_everything_back(start: StartCluster, connect: Connect):
     cluster = start(tuning=BRISK)
-    chaos = Chaos(descriptor.load(cluster.settings.name), connect(cluster), LocalHands(cluster))
+    chaos = Chaos(descriptor.load(cluster.settings.name), connect(cluster), LocalSignals(cluster))
     work = KeyValue(cluster.connect, seed=1, root="/kv", sizes=SIZES)
 
     def interrupt(line: str) -> None:
         if "cut" in line:
             raise KeyboardInterrupt
 
+    wish = options(kinds=("partition",), duration_s=60.0)
     with pytest.raises(KeyboardInterrupt):
-        run(chaos, connect(cluster), work, options(kinds=("partition",)), say=interrupt)
+        run(chaos, connect(cluster), work, wish, say=interrupt)
     assert chaos.active == []
     assert not any(node.faults.disturbs for node in cluster.nodes.values())
 
@@ -257,7 +267,7 @@ def test_a_run_does_not_begin_on_top_of_other_faults(
     from diskless.chaos.schedule import Step
 
     cluster = start(tuning=BRISK)
-    chaos = Chaos(descriptor.load(cluster.settings.name), connect(cluster), LocalHands(cluster))
+    chaos = Chaos(descriptor.load(cluster.settings.name), connect(cluster), LocalSignals(cluster))
     chaos.plant(Step(at_s=0, kind="slow", victims=(1,), delay_ms=5), max_down=K)
     with pytest.raises(BadRequest, match="chaos heal"):
         run_kv(cluster)

@@ -17,7 +17,7 @@ from diskless.config import MIB
 from diskless.launch.local import LocalCluster
 from diskless.model import AgentInfo
 from diskless.namespace import commands as c
-from tests.chaos.hands import LocalHands
+from tests.chaos.signals import LocalSignals
 from tests.conftest import Connect, StartCluster
 from tests.support import (
     CALM,
@@ -32,6 +32,8 @@ from tests.support import (
     stripes_of,
 )
 
+pytestmark = pytest.mark.usefixtures("slow_agents")
+
 K = 2
 AGENTS = 6
 DELAY_MS = 300
@@ -39,6 +41,8 @@ GATEWAY = 5
 """Does not vote, and takes the bulk of all clients here."""
 WINDOW_S = 0.5
 WINDOWS = 6
+TRIES = 3
+"""Others may slow the machine down just then."""
 
 
 def connect_through(cluster: LocalCluster, gateway: int) -> Client:
@@ -54,7 +58,7 @@ def connect_through(cluster: LocalCluster, gateway: int) -> Client:
 def slow(cluster: LocalCluster, *slots: int, delay_ms: int = DELAY_MS) -> Iterator[None]:
     """Those agents' messages take longer, as `diskless chaos slow` has it."""
     with cluster.connect(timeout_s=10) as client:
-        chaos = Chaos(descriptor.load(cluster.settings.name), client, LocalHands(cluster))
+        chaos = Chaos(descriptor.load(cluster.settings.name), client, LocalSignals(cluster))
         done = chaos.plant(
             Step(at_s=0, kind="slow", victims=slots, delay_ms=delay_ms), max_down=AGENTS
         )
@@ -97,17 +101,18 @@ def test_whoever_is_slow_most_of_the_throughput_is_left(
     client = connect(cluster)
     slot = {"leader": 0, "voter": 1, "gateway": GATEWAY}[role]
     assert leader(cluster).slot == 0
+    shares: list[float] = []
     with traffic(cluster) as work:
-        healthy = rate(work)
-        with slow(cluster, slot):
-            time.sleep(GRACE_S)
-            during = rate(work)
-            assert leader(cluster).slot != slot
-            assert states(client)[slot] == "slow"
-        if during < SHARE_MIN * healthy:  # or is something else slowing the machine down?
-            eventually(lambda: is_whole(client, AGENTS), 30.0)
-            healthy = min(healthy, rate(work))
-    assert during >= SHARE_MIN * healthy
+        while not shares or (shares[-1] < SHARE_MIN and len(shares) < TRIES):
+            before = rate(work)
+            with slow(cluster, slot):
+                time.sleep(GRACE_S)
+                during = rate(work)
+                assert leader(cluster).slot != slot
+                assert states(client)[slot] == "slow"
+            eventually(lambda: is_whole(client, AGENTS))
+            shares.append(during / before)
+    assert shares[-1] >= SHARE_MIN, shares
 
 
 def test_new_stripes_go_round_a_slow_agent_and_are_widened_when_it_is_well(
@@ -128,12 +133,12 @@ def test_new_stripes_go_round_a_slow_agent_and_are_widened_when_it_is_well(
         assert status.margin == K, "it has its shards"
         assert status.repair.stripes_left == 0, "nothing is moved for it"
         assert 5 in {place.slot for place in stripes_of(cluster, "/before")[0].places}
-    eventually(lambda: is_whole(client, AGENTS), 30.0)
-    eventually(lambda: {s.data_shards for s in stripes_of(cluster, "/during")} == {4}, 30.0)
+    eventually(lambda: is_whole(client, AGENTS))
+    eventually(lambda: {s.data_shards for s in stripes_of(cluster, "/during")} == {4})
     assert client.read("/during") == content(2 * MIB)
     assert [event.text for event in client.events() if event.kind == "slow"] == [
         "agent-5 is slow",
-        "agent-5 is slow no more",
+        "agent-5 is no longer slow",
     ]
 
 
@@ -169,7 +174,7 @@ def test_no_more_than_k_are_slow_and_the_others_go_on(
         client.write("/a", content(MIB))
         assert client.read("/a") == content(MIB)
         assert states(client).count("slow") == K
-    eventually(lambda: is_whole(client, 8), 30.0)
+    eventually(lambda: is_whole(client, 8))
 
 
 def test_a_write_goes_to_a_slow_agent_before_it_is_refused_for_want_of_room(
@@ -190,9 +195,7 @@ def test_a_write_goes_to_a_slow_agent_before_it_is_refused_for_want_of_room(
 def test_a_new_life_is_not_slow(start: StartCluster, connect: Connect) -> None:
     cluster = start(agents=AGENTS, tuning=STRIPED)
     client = connect(cluster)
-    node = leader(cluster)
-    cluster.run(node.replica.execute(c.AgentSlow(5, 1, True)))
-    assert states(client)[5] == "slow"
+    assert cluster.run(leader(cluster).namespace.run(c.AgentSlow(5, 1, True))).changed
     kill(cluster, 5)
     cluster.revive(5)
     assert states(client)[5] == "up"
@@ -204,9 +207,9 @@ def test_a_leader_that_was_found_slow_finds_itself_well(
     """Nobody else would: a leader does not beat itself."""
     cluster = start(agents=AGENTS, tuning=STRIPED)
     client = connect(cluster)
-    cluster.run(leader(cluster).replica.execute(c.AgentSlow(0, 1, True)))
-    assert states(client)[0] == "slow"
-    eventually(lambda: states(client)[0] == "up")
+    slot = leader(cluster).slot
+    assert cluster.run(leader(cluster).namespace.run(c.AgentSlow(slot, 1, True))).changed
+    eventually(lambda: states(client)[slot] == "up")
 
 
 @pytest.mark.parametrize("victims", [(0, 1), (0, 5)])
@@ -233,7 +236,7 @@ def test_a_read_does_not_wait_for_a_slow_holder(start: StartCluster) -> None:
     with connect_through(cluster, 1) as client:
         for number in range(AGENTS):  # so that it holds bytes of some of them
             client.write(f"/{number}", content(MIB, number))
-        cluster.run(leader(cluster).replica.execute(c.AgentSlow(5, 1, True)))
+        cluster.run(leader(cluster).namespace.run(c.AgentSlow(5, 1, True)))
         eventually(lambda: all(is_slow(cluster, node, 5) for node in range(AGENTS)))
 
         def cut_off() -> None:

@@ -7,21 +7,23 @@ from typing import Any
 import pytest
 
 import diskless
-from diskless.chaos.doors import Doors
+from diskless.chaos.planter import FaultPlanter
 from diskless.cli import exits, run
 from diskless.client import descriptor
 from diskless.config import MIB
 from diskless.errors import Forbidden
 from diskless.launch.local import LocalCluster
 from diskless.protocol.messages import Faults
-from tests.support import content, eventually
+from tests.support import CALM, content, eventually
 
 Cli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with diskless.local_cluster(agents=4, data_shards=2, parity_shards=1, chaos=True) as cluster:
+    """What is damaged stays so until `heal`: nothing is repaired by itself."""
+    shape = {"agents": 4, "data_shards": 2, "parity_shards": 1}
+    with diskless.local_cluster(**shape, chaos=True, tuning=CALM) as cluster:
         yield cluster
 
 
@@ -177,9 +179,9 @@ def test_agents_themselves_refuse_faults_unless_they_are_armed(
     """Whoever has the key and another program than ours gets no further."""
     cluster, _ = unarmed
     with cluster.connect() as client:
-        doors = Doors(descriptor.load(cluster.settings.name), client)
-        peer = doors.peers()[0]
+        planter = FaultPlanter(descriptor.load(cluster.settings.name), client)
+        peer = planter.peers()[0]
         with pytest.raises(Forbidden, match="diskless up --chaos"):
-            doors.plant(peer, wish)
-        planted = doors.plant(peer, Faults())
+            planter.plant(peer, wish)
+        planted = planter.plant(peer, Faults())
     assert (planted.cut, planted.delays_ms, planted.ballast_bytes) == ([], {}, 0)

@@ -259,7 +259,7 @@ def _put(client: Client, file: NewFile, data: memoryview) -> None:
 
 
 def _upload(client: Client, file: NewFile, data: memoryview) -> None:
-    upload = Upload(client._caller, what="write /damaged")
+    upload = Upload(client._caller, what="write /damaged", path="/damaged")
     for at in range(0, 2 * MIB, MIB):
         upload.append(data[at : at + MIB])
     upload.commit([file], overwrite=False, tail=data[2 * MIB :])

@@ -20,6 +20,7 @@ from tests.support import (
     kill,
     leader,
     on_loop,
+    repair_once,
     shards_stored,
     stripes_of,
 )
@@ -57,7 +58,7 @@ def test_a_drained_agent_can_be_lost_for_nothing(
     assert 5 in slots_used(cluster)
     assert client.drain(5)
     assert not client.drain(5)
-    eventually(lambda: 5 not in slots_used(cluster), 30.0)
+    eventually(lambda: 5 not in slots_used(cluster))
     eventually(lambda: shards_on(cluster, 5) == 0)
     status = client.status()
     assert (status.agents[5].state, status.agents[5].shards_placed) == ("draining", 0)
@@ -72,7 +73,7 @@ def test_a_drained_agent_can_be_lost_for_nothing(
     assert client.status().agents[5].state == "draining"
     client.drain(5, undo=True)
     width = {4}
-    eventually(lambda: {s.data_shards for p in FILES for s in stripes_of(cluster, p)} == width, 30)
+    eventually(lambda: {s.data_shards for p in FILES for s in stripes_of(cluster, p)} == width)
     total = sum(len(s.places) for p in (*FILES, "/new") for s in set(stripes_of(cluster, p)))
     eventually(lambda: shards_stored(cluster) <= total)
 
@@ -89,10 +90,10 @@ def test_a_drain_goes_on_under_the_next_leader(start: StartCluster, connect: Con
     assert leader(cluster).slot != old
 
     def drained() -> bool:
-        cluster.run(leader(cluster).leading.repairer.repair())
+        repair_once(cluster)
         return 7 not in slots_used(cluster)
 
-    eventually(drained, 30.0)
+    eventually(drained)
     for path, data in FILES.items():
         assert client.read(path) == data
 
@@ -123,14 +124,14 @@ def test_a_drain_waits_for_what_is_lost_to_be_rebuilt(
     client.drain(6)
     kill(cluster, 5, 7)
     cluster.revive(5, 7)
-    eventually(lambda: 6 not in slots_used(cluster), 30.0)
-    eventually(lambda: client.status().margin == 2, 30.0)
+    eventually(lambda: 6 not in slots_used(cluster))
+    eventually(lambda: client.status().margin == 2)
     for lost in combinations((5, 6, 7), 2):
         kill(cluster, *lost)
         for path, data in FILES.items():
             assert client.read(path) == data
         cluster.revive(*lost)
-        eventually(lambda: client.status().margin == 2, 30.0)
+        eventually(lambda: client.status().margin == 2)
 
 
 def test_a_flipped_bit_that_nobody_has_noticed_is_not_moved_with_its_shard(

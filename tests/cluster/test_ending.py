@@ -20,7 +20,7 @@ def test_a_leader_that_ended_answers_nothing(start: StartCluster, query: q.Query
     on_loop(cluster, replica.close)
     with pytest.raises(NotLeader):
         on_loop(cluster, lambda: replica.answer(query))
-    assert not on_loop(cluster, lambda: replica.leads or replica.rules)
+    assert not on_loop(cluster, lambda: replica.leads or replica.leads_majority)
     with pytest.raises(NotLeader):
         cluster.run(replica.execute(c.OpenSession()))
 

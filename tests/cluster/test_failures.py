@@ -300,7 +300,7 @@ def test_a_silent_agent_is_found_out_and_written_around(
 
 def test_a_read_does_not_wait_for_a_slow_agent(start: StartCluster, connect: Connect) -> None:
     """What it has is rebuilt from the others after `hedge_delay`."""
-    tuning = replace(CALM, failure_timeout_s=30.0, fetch_timeout_s=20.0, hedge_delay_s=0.1)
+    tuning = replace(CALM, failure_timeout_s=30.0, fetch_timeout_s=100.0, hedge_delay_s=0.1)
     cluster = start(tuning=tuning)
     client, gateway = connect_to_follower(cluster, connect)
     slow = 1 + gateway % 5
@@ -319,7 +319,7 @@ def test_a_read_does_not_wait_for_a_slow_agent(start: StartCluster, connect: Con
                 parts = cluster.run(node.reader.read(_extents(cluster, "/file")))
                 assert b"".join(parts) == content(3 * MIB)
         assert client.read("/file") == content(3 * MIB)
-        assert time.monotonic() - began < 10.0, "some read waited for the slow agent"
+        assert time.monotonic() - began < 25.0, "some read waited for the slow agent"
         assert leader(cluster).roster.agents[slow].up, "it was held to be down, not slow"
         relay.pass_on()
 
@@ -359,9 +359,9 @@ def test_a_client_with_a_wrong_key_is_refused(start: StartCluster, door: str) ->
     socket = node.settings.socket_path if door == "unix" else ""
     gateway = node.gateway_address if door == "tcp" else ""
     peer = Peer(2, gateway, socket, "localhost", True)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     known = load(cluster.settings.name)
-    wrong = msgspec.structs.replace(known, secret="00" * 32)
+    wrong = msgspec.structs.replace(known, key="00" * 32)
     with pytest.raises(Unauthorized, match="is not an agent of cluster"):
         Greeter(wrong).connect(peer, client="stranger", deadline=deadline)
     Greeter(known).connect(peer, client="friend", deadline=deadline).close()
@@ -391,9 +391,9 @@ def test_a_grpc_call_of_a_stranger_is_refused(start: StartCluster, service: obje
         before = shards_stored(cluster)
         call = channel.stream_stream(method)
         message = shards_pb2.ShardCalls(calls=[drop]).SerializeToString()
-        for metadata in ((), (("diskless-secret", cluster.secret),), (("authorization", "x"),)):
+        for metadata in ((), (("diskless-secret", cluster.key),), (("authorization", "x"),)):
             with pytest.raises(grpc.RpcError) as caught:
-                list(call(iter([message]), metadata=metadata, timeout=5))
+                list(call(iter([message]), metadata=metadata, timeout=60))
             assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
         assert shards_stored(cluster) == before
         assert client.read("/a") == content(MIB)
@@ -424,7 +424,7 @@ async def _start_stranger(cluster: LocalCluster, slot: int) -> Node:
         NodeSettings(
             cluster=cluster.settings,
             cluster_id=cluster.cluster_id,
-            secret=cluster.secret,
+            key=cluster.key,
             slot=slot,
             socket_path=f"{cluster.nodes[0].settings.socket_path}.stranger",
             seeds={other: node.address for other, node in cluster.nodes.items()},
@@ -439,7 +439,7 @@ async def _start_stranger(cluster: LocalCluster, slot: int) -> Node:
 async def _error_of_query(cluster: LocalCluster, stranger: Node) -> str:
     """What the stranger hears when it asks the leader for anything."""
     try:
-        await stranger.peers.query(0, cluster.nodes[0].address, q.Stat("/"), timeout_s=5.0)
+        await stranger.peers.query(0, cluster.nodes[0].address, q.Stat("/"), timeout_s=60.0)
     except Unavailable as error:
         return str(error)
     return ""

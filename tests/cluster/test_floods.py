@@ -1,7 +1,9 @@
 """Floods against little memory: growth is refused in time, and a loss is still repaired."""
 
+import asyncio
 import socket
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -69,7 +71,7 @@ def test_a_flood_of_empty_files_is_refused_and_a_loss_during_it_is_repaired(
     assert "--memory" in refusal
     assert most_used(cluster) <= 1.25
     kill(cluster, 6)  # It stays dead.
-    eventually(lambda: client.status().margin == K, 30.0)
+    eventually(lambda: client.status().margin == K)
     assert client.status().repair.unprotectable == 0
     assert most_used(cluster) <= 1.25
     assert client.read("/data") == data
@@ -77,7 +79,7 @@ def test_a_flood_of_empty_files_is_refused_and_a_loss_during_it_is_repaired(
         client.write_many({f"/again/{name}{n}": b"" for n in range(FILES_AT_ONCE)})
     kill(cluster, 1)
     cluster.revive(1, 6)  # a voter too, which copies the full namespace
-    eventually(lambda: is_whole(client, 7), 30.0)
+    eventually(lambda: is_whole(client, 7))
     assert most_used(cluster) <= 1.25
     assert client.delete("/flood", recursive=True)
     client.mkdirs("/one/more")
@@ -167,7 +169,8 @@ class Wire:
 def test_five_thousand_clients_are_connected_and_each_has_its_session(
     start: StartCluster, connect: Connect
 ) -> None:
-    cluster = start(memory="512MiB", tuning=BRISK)
+    # It is about sessions, not about silence: all agents share this process with the clients.
+    cluster = start(memory="512MiB", tuning=replace(BRISK, failure_timeout_s=10.0))
     client = connect(cluster)
     slot = leader(cluster).slot
     with ExitStack() as stack:
@@ -199,15 +202,15 @@ def test_sessions_end_where_memory_does_and_deletes_go_on(
     client.write("/old", b"1")
 
     async def flood() -> str:
-        execute = leading.replica.execute
-        for _ in range(100_000):
-            (result,) = await execute(c.OpenSession())
+        opened = (namespace.execute(c.OpenSession()) for _ in range(1000))
+        for (result,) in await asyncio.gather(*opened):
             if isinstance(result, c.Refused):
                 return result.reason
         return "all were opened"
 
-    leading = leader(cluster)
-    assert cluster.run(flood()) == "CapacityExceeded"
+    namespace = leader(cluster).namespace
+    rounds = (cluster.run(flood()) for _ in range(100))
+    assert next(said for said in rounds if said != "all were opened") == "CapacityExceeded"
     assert most_used(cluster) <= 1.25
     assert client.delete("/old")
     assert is_whole(client, 6)

@@ -5,6 +5,7 @@ from itertools import combinations
 
 import pytest
 
+from diskless.cli.status import summary_lines
 from diskless.config import MIB
 from diskless.errors import BadRequest, TooFewShards
 from tests.conftest import Connect, StartCluster
@@ -103,6 +104,48 @@ def test_a_new_agent_drains_and_dies_like_any_other(start: StartCluster, connect
     assert client.status().agents[7].incarnation == 2
     with pytest.raises(BadRequest, match="agent-8 has never joined"):
         client.drain(8)
+
+
+def test_an_agent_that_comes_and_goes_gets_no_new_shards_while_others_have_room(
+    start: StartCluster, connect: Connect
+) -> None:
+    """Of eight agents six are needed; with six, stripes are as wide as ever."""
+    cluster = start(**WIDE, tuning=replace(STRIPED, repair_interval_s=3600.0))
+    client = connect(cluster)
+    for _ in range(3):
+        assert not any(agent.unsteady for agent in client.status().agents)
+        kill(cluster, 5)
+        cluster.revive(5)
+    assert [a.slot for a in client.status().agents if a.unsteady] == ["agent-5"]
+    assert any("unsteady: agent-5" in line for line in summary_lines(client.status()))
+
+    def used(path: str) -> set[int]:
+        client.write(path, content(4 * MIB))
+        return {place.slot for stripe in stripes_of(cluster, path) for place in stripe.places}
+
+    def all_know() -> bool:
+        nodes = [*cluster.nodes.values()]
+        return on_loop(cluster, lambda: all(node.roster.unsteady == {5} for node in nodes))
+
+    eventually(all_know)
+    assert used("/six") == set(range(6))
+    cluster.grow(8)
+    eventually(all_know)
+    assert used("/eight") == set(range(8)) - {5}
+    kill(cluster, 6, 7)
+    assert 5 in used("/again")
+
+
+def test_the_next_leader_knows_who_comes_and_goes(start: StartCluster, connect: Connect) -> None:
+    cluster = start(**WIDE, tuning=STRIPED)
+    client = connect(cluster)
+    for _ in range(3):
+        kill(cluster, 5)
+        cluster.revive(5)
+    first = leader(cluster).slot
+    kill(cluster, first)
+    eventually(lambda: leader(cluster).slot != first)
+    assert [a.slot for a in client.status().agents if a.unsteady] == ["agent-5"]
 
 
 def test_leaders_that_were_away_while_it_grew_know_the_new_slots(

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from itertools import count
 
 import fsspec
 import pytest
@@ -212,7 +211,7 @@ def test_restarted_voters_have_the_snapshots(start: StartCluster, connect: Conne
     for pair in ((0, 1), (2, 3), (4, 5)):
         kill(cluster, *pair)
         cluster.revive(*pair)
-        eventually(lambda: is_whole(client, 6), 30)
+        eventually(lambda: is_whole(client, 6))
     check(client, "/q", old, at="/q/.snapshot/s")
     check(client, "/q", new, at="/canary")
     eventually(lambda: len(_weights(cluster)) == 1)
@@ -229,6 +228,8 @@ def _weights(cluster: LocalCluster) -> set[int]:
     return on_loop(cluster, read)
 
 
+TIMES = 400
+"""So often a verb is asked for; half as often at most before agents die."""
 VERBS: dict[str, Callable[[Client, int], object]] = {
     "create": lambda client, n: client.snapshot("/q", f"new-{n}"),
     "rename": lambda client, n: client.rename_snapshot("/q", "s", "t" if n % 2 == 0 else "s"),
@@ -246,15 +247,17 @@ def test_k_agents_and_the_leader_die_during_a_verb_and_it_happened_or_did_not(
     client = connect(cluster)
     files = fill(client, "/q", seed="files")
     client.snapshot("/q", "s")
-    for n in range(400):
+    for n in range(TIMES):
         if verb == "delete":
             client.snapshot("/q", f"old-{n}")
     done: list[int] = []
-    stop = threading.Event()
+    killed, stop = threading.Event(), threading.Event()
 
     def work() -> None:
-        for n in count():
-            if stop.is_set() or n == 400:
+        for n in range(TIMES):
+            if n == TIMES // 2:
+                killed.wait()
+            if stop.is_set():
                 return
             act = VERBS[verb]
             act(client, n) if verb != "rename" else client.rename_snapshot(
@@ -268,15 +271,16 @@ def test_k_agents_and_the_leader_die_during_a_verb_and_it_happened_or_did_not(
     first = leader(cluster).slot
     cluster.kill(first, 5)
     before = len(done)
-    eventually(lambda: len(done) > before, 30)
+    killed.set()
+    eventually(lambda: len(done) > before)
     stop.set()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive()
     names = {one.name for one in client.snapshots("/q")}
     if verb == "create":
         assert names - {"s"} == {f"new-{n}" for n in done}
     elif verb == "delete":
-        assert names == {"s"} | {f"old-{n}" for n in range(400) if n not in done}
+        assert names == {"s"} | {f"old-{n}" for n in range(TIMES) if n not in done}
     elif verb == "rename":
         assert names == {"s" if len(done) % 2 == 0 else "t"}
     elif verb == "rollback":

@@ -26,7 +26,7 @@ class Burglar:
         self._cluster = cluster
         node = cluster.nodes[slot]
         self._port = int(node.address.rsplit(":", 1)[1])
-        self._lane_port = node.server._lane_port
+        self.lane_port = node.server.lane_port
         self._doors = AsyncExitStack()
         self.calls = Impostor(_pretend)
         self.lane = bytearray()
@@ -42,7 +42,7 @@ class Burglar:
     async def _move_in(self) -> None:
         self.calls, _ = await self._doors.enter_async_context(impostor(_pretend, port=self._port))
         await self._doors.enter_async_context(
-            await asyncio.start_server(self._listen, "127.0.0.1", self._lane_port)
+            await asyncio.start_server(self._listen, "127.0.0.1", self.lane_port)
         )
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -72,7 +72,7 @@ def test_an_impostor_in_a_dead_agents_place_is_down_and_gets_nothing_that_lets_i
         assert burglar.calls.messages == []
         assert not burglar.lane
         assert {method for method, _ in burglar.calls.metadata} == {KNOCK_METHOD}
-        assert cluster.secret not in repr(burglar.calls.metadata)
+        assert cluster.key not in repr(burglar.calls.metadata)
         replay(cluster, burglar.calls)
     cluster.revive(VICTIM)
     eventually(lambda: is_whole(client, 7))

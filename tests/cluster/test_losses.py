@@ -6,6 +6,7 @@ Which files can still be read is worked out from where the namespace says that t
 shards are.
 """
 
+import asyncio
 import random
 import re
 import threading
@@ -18,7 +19,7 @@ import pytest
 
 from diskless.client import Client
 from diskless.config import KIB, MIB
-from diskless.errors import DeadlineExceeded, DisklessError, TooFewAgents, TooFewShards
+from diskless.errors import DeadlineExceeded, TooFewAgents, TooFewShards
 from diskless.launch.local import LocalCluster
 from diskless.model import FileRecord, Stripe, slot_name
 from tests.conftest import Connect, StartCluster
@@ -26,12 +27,10 @@ from tests.support import (
     CALM,
     bulk_gateway,
     content,
-    eventually,
     hidden_shards,
     kill,
     leader,
     needed_shards,
-    on_loop,
     record_of,
     start_cluster,
     stripes_of,
@@ -257,8 +256,8 @@ def test_writes_are_refused_with_fewer_than_k_plus_1_agents(
     client = connect(cluster)
     kill(cluster, 3, 4, 5, 6)
     client.write("/enough", content(2 * MIB))
-    cluster.kill(2)
     impatient = connect(cluster, timeout_s=4.0)
+    cluster.kill(2)
     with ThreadPoolExecutor() as pool:  # each waits for its whole time
         writes = [
             pool.submit(impatient.write, f"/too-few-{size}", content(size))
@@ -271,7 +270,7 @@ def test_writes_are_refused_with_fewer_than_k_plus_1_agents(
 
 def test_a_target_found_dead_is_replaced(start: StartCluster, connect: Connect) -> None:
     """Nobody has told the writer yet: it learns from the refused connection."""
-    cluster = start(agents=8, tuning=replace(CALM, failure_timeout_s=60.0))
+    cluster = start(agents=10, tuning=replace(CALM, failure_timeout_s=60.0))
     client = connect(cluster)
     client.write("/warm", content(8 * MIB))  # every stream is open
     cluster.kill(3, 6)
@@ -287,28 +286,28 @@ def test_a_target_found_dead_is_replaced(start: StartCluster, connect: Connect) 
 def test_a_target_that_dies_in_the_middle_of_a_scatter_is_replaced(
     start: StartCluster, connect: Connect
 ) -> None:
-    cluster = start(agents=8, tuning=CALM)
+    cluster = start(agents=10, tuning=CALM)
     client = connect(cluster)
     gateway = bulk_gateway(cluster, client)
     victims = [slot for slot in range(1, 8) if slot != gateway][:2]
     data = content(48 * MIB)
-    errors: list[DisklessError] = []
+    shards = cluster.nodes[0].shards
+    watched = threading.Event()
 
-    def write() -> None:
-        try:
-            client.write("/large", data)
-        except DisklessError as error:
-            errors.append(error)
+    async def kill_meanwhile() -> None:
+        """Where the agents run: it is not late, whoever else is."""
+        watched.set()
+        for slot in victims:
+            seen = len(shards)
+            while len(shards) <= seen + 3:
+                await asyncio.sleep(0)
+            await cluster.nodes.pop(slot).stop()
 
-    writing = threading.Thread(target=write)
-    writing.start()
-    for slot in victims:
-        shards = leader(cluster).shards
-        seen = on_loop(cluster, lambda shards=shards: len(shards))
-        eventually(lambda seen=seen, shards=shards: len(shards) > seen + 3)
-        cluster.kill(slot)
-    writing.join()
-    assert not errors
+    with ThreadPoolExecutor(1) as pool:
+        killing = pool.submit(cluster.run, kill_meanwhile())
+        assert watched.wait(60)
+        client.write("/large", data)
+        killing.result()
     assert client.read("/large") == data
     # What was sealed after the deaths is on living agents, and as wide as ever.
     last = stripes_of(cluster, "/large")[-1]

@@ -119,7 +119,7 @@ def test_what_is_lost_while_shards_are_spread_out_does_not_wait_for_the_end_of_i
                 assert oldest.id not in stripes
                 shards.drop([oldest.id])
                 shards.verify(oldest.id, 0)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(50):
                     while not repairer.damaged():
                         await asyncio.sleep(0.01)
             return await wave(stripes)

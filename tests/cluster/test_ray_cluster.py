@@ -27,7 +27,16 @@ from diskless.identity.claims import Credential
 from diskless.launch.record import record_of
 from diskless.model import parse_slot
 from diskless.rpc.services import NAMESPACE
-from tests.support import Program, content, eventually, ray_program, session_of
+from tests.support import (
+    Program,
+    content,
+    eventually,
+    is_living,
+    is_whole,
+    ray_program,
+    session_of,
+    states,
+)
 
 SETTINGS = ("--agents", "6", "-m", "4", "-k", "2", "--memory", "128MiB")
 VOTERS = 5
@@ -68,10 +77,10 @@ def test_up_with_other_settings_is_refused(program: Program) -> None:
     assert "memory_bytes 134217728, not 268435456" in line
 
 
-def test_every_agent_is_a_process_of_its_own_that_serves(program: Program) -> None:
+def test_every_agent_is_a_process_of_its_own_that_serves(program: Program, client: Client) -> None:
+    eventually(lambda: is_whole(client, 6))
     status = program.ok("status")
-    assert status["margin"] == status["parity_shards"] == 2
-    assert {agent["state"] for agent in status["agents"]} == {"up"}
+    assert status["parity_shards"] == 2
     pids = [agent["pid"] for agent in status["agents"]]
     assert len(set(pids)) == 6
     assert all("AgentActor" in " ".join(psutil.Process(pid).cmdline()) for pid in pids)
@@ -113,14 +122,14 @@ def test_a_wrong_token_is_refused_on_tcp(program: Program) -> None:
     assert "is not an agent of cluster" in line
     assert guessed not in line
     with pytest.raises(Unauthorized):
-        connect(gateway, token=guessed, timeout_s=5)
+        connect(gateway, token=guessed, timeout_s=60)
 
 
 def test_a_stranger_is_refused_on_grpc(program: Program) -> None:
     with grpc.insecure_channel(program.agent(0).address) as channel:
         exchange = channel.stream_stream(NAMESPACE.method)
         with pytest.raises(grpc.RpcError) as refused:
-            next(iter(exchange(iter([b""]), timeout=5)))
+            next(iter(exchange(iter([b""]), timeout=60)))
     assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -144,7 +153,7 @@ def lose(program: Program, client: Client, *slots: int) -> None:
     names = [str(slot) for slot in slots]
     killed = program.ok("chaos", "kill", *names, "--stay-dead", *REGARDLESS)["killed"]
     try:
-        assert not any(psutil.pid_exists(victim["pid"]) for victim in killed)
+        eventually(lambda: not any(is_living(victim["pid"]) for victim in killed))
         for path, data in files.items():
             assert client.read(path) == data
         late = content(2 * MIB, slots)
@@ -171,6 +180,7 @@ def test_the_leader_and_its_successor_killed_cost_no_byte(program: Program, clie
 def test_three_killed_agents_fail_loudly_and_never_wrongly(
     program: Program, client: Client, tmp_path: Path
 ) -> None:
+    eventually(lambda: set(states(client)) == {"up"})  # so that all have shards of it
     files = write_files(client, "/triple")
     program.ok("chaos", "kill", "agent-1", "agent-3", "agent-5", "--stay-dead", *REGARDLESS)
     try:
@@ -191,12 +201,12 @@ def test_ray_restarts_a_killed_agent_and_it_joins_as_a_later_incarnation(
     before = program.agent(4)
     program.ok("chaos", "kill", "4", *REGARDLESS)
     killed_s = time.monotonic()
-    eventually(lambda: program.agent(4).incarnation > before.incarnation, 30)
-    eventually(lambda: program.agent(4).state == "up", 30)
+    eventually(lambda: program.agent(4).incarnation > before.incarnation)
+    eventually(lambda: program.agent(4).state == "up")
     print(f"rejoined after {time.monotonic() - killed_s:.1f} s")
     after = program.agent(4)
     assert after.pid != before.pid
-    assert psutil.pid_exists(after.pid)
+    assert is_living(after.pid)
 
 
 def test_revive_leaves_a_running_agent_alone(program: Program) -> None:
@@ -251,7 +261,7 @@ def test_down_refuses_while_files_exist_and_discard_leaves_nothing(
 
     program.ok("down", "--discard")
     assert session_of(record.holder.pid) == []
-    assert not any(psutil.pid_exists(pid) for pid in agents)
+    assert not any(is_living(pid) for pid in agents)
     assert not directory.exists()
     assert not descriptor.descriptor_path(program.name).exists()
     assert not Path(record.token).exists()
@@ -277,6 +287,7 @@ def foreign_ray(tmp_path: Path) -> Iterator[str]:
         *("--disable-usage-stats", "--temp-dir", str(directory)),
     ]
     env = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    env["RAY_AUTH_MODE"] = "disabled"  # also where somebody's home has a token of Ray's
     with open(tmp_path / "ray.log", "wb") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env,
@@ -314,7 +325,7 @@ def test_on_an_attached_ray_only_what_is_ours_is_ended(foreign_ray: str) -> None
         assert program.ok("status")["margin"] == 1, "a refused `up` ended somebody's agents"
     finally:
         program.ok("down", "--discard")
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert not any(is_living(pid) for pid in pids)
     assert not any(path.exists() for path in sockets)
     again = program.ok("up", *small, "--ray-address", foreign_ray)
     assert again["started"], "the Ray, or names in it, did not survive `down`"

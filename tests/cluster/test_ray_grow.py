@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from diskless.cli import exits
@@ -20,7 +19,16 @@ from diskless.client import Client, connect, descriptor
 from diskless.config import MIB
 from diskless.launch.record import record_of
 from diskless.model import parse_slot
-from tests.support import Program, content, eventually, is_whole, ray_program, session_of, states
+from tests.support import (
+    Program,
+    content,
+    eventually,
+    is_living,
+    is_whole,
+    ray_program,
+    session_of,
+    states,
+)
 
 SMALL = ("--agents", "3", "-m", "2", "-k", "1", "--memory", "64MiB")
 DATA = content(5 * MIB + 3)
@@ -67,13 +75,13 @@ def test_an_up_that_was_killed_half_way_is_finished_by_the_next(
     done = program.run("up")  # what is not given is as it is
     assert done.returncode == 0, done.stderr
     assert "5 agents, 2+1" in done.stdout
-    assert states(client) == ["up"] * 5
+    eventually(lambda: states(client) == ["up"] * 5)
     assert [peer.slot for peer in descriptor.load(program.name).gateways] == list(range(5))
 
 
 TAKEN = """
 import sys
-from diskless.launch import ray_cluster
+from diskless.operate import ray_cluster
 with ray_cluster.attached(sys.argv[1], []) as identity:
     from diskless.launch import agents, spread
     node = spread.living_nodes()[0]
@@ -157,7 +165,7 @@ def test_two_hosts_may_grow_it_at_once(program: Program, client: Client, tmp_pat
     ]
     said = [up.communicate(timeout=WAIT_S)[1] for up in both]
     assert [up.returncode for up in both] == [0, 0], said
-    assert states(client) == ["up"] * 6
+    eventually(lambda: states(client) == ["up"] * 6)
 
 
 def test_down_ends_the_new_agents_too(program: Program, client: Client) -> None:
@@ -166,4 +174,4 @@ def test_down_ends_the_new_agents_too(program: Program, client: Client) -> None:
     client.close()
     program.ok("down", "--discard")
     assert session_of(holder) == []
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert not any(is_living(pid) for pid in pids)

@@ -31,7 +31,7 @@ from diskless.cli import exits
 from diskless.client import Client, connect, descriptor
 from diskless.config import KIB, Tuning
 from diskless.errors import AlreadyExists, DeadlineExceeded, NotFound, Unavailable
-from diskless.launch import hands, rundir
+from diskless.launch import rundir, signals
 from diskless.launch.record import record_of
 from diskless.model import parse_slot, slot_name
 from tests.support import Program, content, eventually, ray_program, session_of
@@ -422,12 +422,12 @@ def pausing() -> Iterator[Callable[[Mapping[str, Any], int], None]]:
 
     def pause(status: Mapping[str, Any], slot: int) -> None:
         stopped.append(status.agents[slot].pid)
-        hands.stop(stopped[-1:])
+        signals.stop(stopped[-1:])
 
     try:
         yield pause
     finally:
-        hands.send(stopped, signal.SIGCONT)
+        signals.send(stopped, signal.SIGCONT)
 
 
 def refusal(work: Callable[[], object]) -> str:

@@ -12,7 +12,7 @@ import pytest
 from diskless.cli import exits
 from diskless.client import Client, connect
 from diskless.config import KIB, MIB
-from diskless.launch import hands
+from diskless.launch import signals
 from diskless.model import AgentStatus, parse_slot
 from tests.support import Program, content, eventually, ray_program
 
@@ -73,11 +73,11 @@ def test_a_paused_agent_that_returns_in_time_keeps_its_shards(
     eventually(lambda: has_all_its_shards(program.agent(5)), REPAIR_S)  # a beat brings the count
     agent = program.agent(5)
     versions = [event.op for event in client.events() if event.kind == "repair"]
-    hands.stop([agent.pid])
+    signals.stop([agent.pid])
     try:
         eventually(lambda: client.status().agents[5].state == "down", REPAIR_S)
     finally:
-        hands.send([agent.pid], signal.SIGCONT)
+        signals.send([agent.pid], signal.SIGCONT)
     wait_protected(client)
     after = program.agent(5)
     assert (after.incarnation, after.shards) == (agent.incarnation, agent.shards)

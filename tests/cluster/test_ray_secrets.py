@@ -44,7 +44,7 @@ class Run:
 
     def secrets(self) -> dict[str, bytes]:
         """Each in the forms in which a program might let it slip."""
-        root = self.known.secret
+        root = self.known.key
         body = "".join(self.known.authority_key.splitlines()[1:-1])
         credential = parse_token(self.token)
         admin = self.known.keyring.admin()
@@ -109,7 +109,7 @@ def live(run: Run, source: Path) -> None:
 
 
 def wait_whole(run: Run) -> None:
-    eventually(lambda: run.program.ok("status")["margin"] == 1, 30)
+    eventually(lambda: run.program.ok("status")["margin"] == 1)
 
 
 def test_the_keys_came_by_a_ticket_where_the_file_was_gone(run: Run) -> None:

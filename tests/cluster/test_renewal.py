@@ -61,6 +61,20 @@ def test_renew_gives_every_agent_another(start: StartCluster, tls: Tls) -> None:
         assert client.read("/a") == b"1"
 
 
+def test_with_a_clients_token_nothing_is_renewed_and_the_descriptor_stays(
+    start: StartCluster, tls: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the operator's key is there, too."""
+    cluster = start(**SMALL, tls=True)
+    before = {slot: shown(node) for slot, node in cluster.nodes.items()}
+    known = descriptor.load(cluster.settings.name)
+    monkeypatch.setenv(descriptor.TOKEN_VARIABLE, cluster.token("/q"))
+    said = tls(cluster, "renew", status=exits.FORBIDDEN)
+    assert "admin" in str(said)
+    assert {slot: shown(node) for slot, node in cluster.nodes.items()} == before
+    assert descriptor.load(cluster.settings.name) == known
+
+
 def test_agents_that_are_down_are_named(start: StartCluster, tls: Tls) -> None:
     cluster = start(**SMALL, tls=True)
     cluster.kill(2)

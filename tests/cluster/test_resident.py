@@ -35,6 +35,7 @@ def start(memory_bytes: int) -> Iterator[ProcessCluster]:
         data_shards=2,
         parity_shards=K,
         memory_bytes=memory_bytes,
+        cache="25%",
         tuning=TUNING,
     )
     with ProcessCluster(settings) as running:

@@ -10,6 +10,7 @@ from diskless.config import KIB, MIB
 from diskless.errors import TooFewShards
 from diskless.launch.local import LocalCluster
 from diskless.model import Stripe
+from diskless.node import Node
 from tests.conftest import Connect, StartCluster
 from tests.support import (
     CALM,
@@ -19,6 +20,7 @@ from tests.support import (
     is_whole,
     kill,
     leader,
+    of_leader,
     on_loop,
     stripes_of,
 )
@@ -29,21 +31,23 @@ QUIET = replace(CALM, stripe_bytes=64 * KIB)
 DATA = content(2 * MIB)
 
 
-def forget(cluster: LocalCluster, slot: int, stripes: list[Stripe]) -> int:
-    """An agent loses its shards of these stripes and does not know it; how many."""
-    memory = cluster.nodes[slot].shards
-    return on_loop(cluster, lambda: memory.drop([stripe.id for stripe in stripes]))
+def forget(cluster: LocalCluster, stripes: list[Stripe], *slots: int) -> list[int]:
+    """Agents lose their shards of these stripes, all at once, and do not know it; how many each."""
+    ids = [stripe.id for stripe in stripes]
+    return on_loop(cluster, lambda: [cluster.nodes[slot].shards.drop(ids) for slot in slots])
 
 
-def missing(cluster: LocalCluster) -> list[str]:
-    """Stripes of which a shard is not where the namespace says."""
-    entries = leader(cluster).replica.state.ledger.entries
-    return [
-        id_
-        for id_, entry in entries.items()
-        for index, place in enumerate(entry.stripe.places)
-        if not cluster.nodes[place.slot].shards.has(id_, index)
-    ]
+def is_complete(cluster: LocalCluster) -> bool:
+    """Whether all shards are where the namespace says."""
+
+    def look(node: Node) -> bool:
+        return all(
+            cluster.nodes[place.slot].shards.has(id_, index)
+            for id_, entry in node.replica.state.ledger.entries.items()
+            for index, place in enumerate(entry.stripe.places)
+        )
+
+    return of_leader(cluster, look)
 
 
 @pytest.mark.parametrize("lost", list(combinations(range(6), K)), ids=str)
@@ -54,10 +58,8 @@ def test_what_k_agents_have_silently_lost_is_found_and_made_again(
     client = connect(cluster)
     client.write("/a", DATA)
     stripes = stripes_of(cluster, "/a")
-    for slot in lost:
-        assert forget(cluster, slot, stripes[1::2])
-    assert on_loop(cluster, lambda: missing(cluster))
-    eventually(lambda: on_loop(cluster, lambda: not missing(cluster)) and is_whole(client, 6))
+    assert all(forget(cluster, stripes[1::2], *lost))
+    eventually(lambda: is_complete(cluster) and is_whole(client, 6))
     others = [slot for slot in range(6) if slot not in lost][:K]
     kill(cluster, *others)
     assert client.read("/a") == DATA
@@ -70,8 +72,7 @@ def test_what_more_than_k_have_silently_lost_is_told_and_reads_of_it_fail_loudly
     client = connect(cluster)
     client.write("/a", DATA)
     client.write("/b", DATA)
-    for slot in range(K + 1):
-        forget(cluster, slot, stripes_of(cluster, "/a"))
+    forget(cluster, stripes_of(cluster, "/a"), *range(K + 1))
     eventually(lambda: client.status().stripes.lost == len(stripes_of(cluster, "/a")))
     assert client.status().margin < 0
     with pytest.raises(TooFewShards):
@@ -85,7 +86,7 @@ def test_a_shard_that_nobody_asks_for_costs_margin_as_soon_as_the_roll_is_called
     cluster = start(tuning=QUIET)
     client = connect(cluster)
     client.write("/a", DATA)
-    forget(cluster, 5, stripes_of(cluster, "/a")[:1])
+    forget(cluster, stripes_of(cluster, "/a")[:1], 5)
     assert client.status().margin == K, "nobody can know yet"
     cluster.run(leader(cluster).leading.rollcall.call_next())
     eventually(lambda: client.status().margin == K - 1)
@@ -108,7 +109,7 @@ def test_the_roll_is_called_at_once_where_fewer_shards_are_than_are_named(
 
     eventually(lambda: on_loop(cluster, heard))
     assert on_loop(cluster, rollcall.short) == []
-    forget(cluster, 3, stripes_of(cluster, "/a"))
+    forget(cluster, stripes_of(cluster, "/a"), 3)
     eventually(lambda: on_loop(cluster, rollcall.short) == [3])
     assert on_loop(cluster, rollcall.short) == [], "once, for a while"
 
@@ -129,6 +130,6 @@ def test_shards_that_are_there_or_belong_to_another_life_are_not_missed(
         cluster.run(rollcall.call_next())
     assert on_loop(cluster, rollcall.short) == []
     assert not any(
-        on_loop(cluster, lambda node=node: node.shards.damaged_count)
+        on_loop(cluster, lambda node=node: node.shards.damaged(limit=1))
         for node in cluster.nodes.values()
     )

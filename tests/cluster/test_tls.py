@@ -4,8 +4,6 @@ import threading
 
 from diskless.config import MIB
 from diskless.errors import DisklessError
-from diskless.rpc.exchange import Link
-from diskless.rpc.voters import VoterLink
 from tests.cluster.test_lanes import all_up, lanes
 from tests.conftest import Connect, StartCluster
 from tests.support import BRISK, CALM, content, eventually, is_whole, kill, leader, on_loop
@@ -21,9 +19,10 @@ def test_a_cluster_with_tls_serves_and_survives_k_losses(
     kill(cluster, 0, 3)
     assert client.read("/a") == content(8 * MIB)
     cluster.revive(0, 3)
-    eventually(lambda: is_whole(client, 7), 30.0)
+    eventually(lambda: is_whole(client, 7))
     assert client.read("/a") == content(8 * MIB)
-    assert not any(node.refusals.counts for node in cluster.nodes.values())
+    refused = {why for node in cluster.nodes.values() for why in node.refusals.counts}
+    assert refused <= {("grpc", "no call")}, "agents that were killed may have been about to call"
 
 
 def test_certificates_are_renewed_under_load_and_no_operation_fails(
@@ -49,9 +48,7 @@ def test_certificates_are_renewed_under_load_and_no_operation_fails(
     def break_streams() -> None:
         for node in cluster.nodes.values():
             for _, link in list(node.peers._links.values()):
-                stream = link._stream if isinstance(link, VoterLink) else link
-                assert isinstance(stream, Link)
-                stream.interrupt("to open it again")
+                link.interrupt("to open it again")
 
     load = threading.Thread(target=work)
     load.start()
@@ -59,9 +56,9 @@ def test_certificates_are_renewed_under_load_and_no_operation_fails(
         for _ in range(3):
             seen = operations
             cluster.renew(*cluster.nodes)
-            eventually(lambda seen=seen: operations > seen + 3, 30.0)
+            eventually(lambda seen=seen: operations > seen + 3)
             on_loop(cluster, break_streams)
-            eventually(lambda seen=seen: operations > seen + 6, 30.0)
+            eventually(lambda seen=seen: operations > seen + 6)
     finally:
         done.set()
         load.join()

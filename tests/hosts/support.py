@@ -16,6 +16,7 @@ from cluster.hosts import Host, Hosts, Plan, configuration
 from diskless.client import connect
 from diskless.errors import DisklessError
 from diskless.model import AgentStatus, ClusterStatus, parse_slot
+from diskless.spark.jar import BRIEF_JVM
 
 NAME = "hosts"
 DATA_SHARDS, PARITY_SHARDS = 2, 2
@@ -37,8 +38,8 @@ SPARK_OPTIONS = {
     "spark.executor.heartbeatInterval": "3s",
     "spark.executor.memory": "512m",
     "spark.driver.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.executor.extraJavaOptions": " ".join(BRIEF_JVM),
+    "spark.driver.extraJavaOptions": " ".join(BRIEF_JVM),
     # Three executors, on as many hosts: Spark replaces one that is lost on another host.
     "spark.cores.max": str(EXECUTORS),
     "spark.sql.shuffle.partitions": str(EXECUTORS),

@@ -103,3 +103,32 @@ def test_hosts_are_made_once(tmp_path: Path):
         assert BRIDGE in os.listdir("/sys/class/net"), "not its own to take down"
     finally:
         hosts.down()
+
+
+def test_a_cable_is_shaped_both_ways_and_only_processes_that_are_named_end(tmp_path: Path):
+    hosts = Hosts(Plan(hosts=2, directory=str(tmp_path / "d")))
+    wrong = configuration(2, data_shards=4, parity_shards=2, memory="64MiB", name="wrong")
+    try:
+        with pytest.raises(LaunchFailed):
+            hosts.up(wrong)  # they are there, and launch.py failed
+        host, other = hosts.all
+        host.shape("100mbit")
+        for command in (host.command("tc", "qdisc", "show", "dev", "eth0"),
+                        ["tc", "qdisc", "show", "dev", host.cable]):  # fmt: skip
+            assert "rate 100Mbit" in subprocess.check_output(command, text=True)
+        named, spared = (
+            subprocess.Popen(place.command("sleep", "98765"), stdout=subprocess.DEVNULL)
+            for place in (host, other)
+        )
+        try:
+            eventually(lambda: host.end_some("98765") == 1)
+            assert named.wait(10) != 0
+            assert host.end_some("98765") == 0
+            assert spared.poll() is None, "it is on another host"
+        finally:
+            for process in (named, spared):
+                process.kill()
+                process.wait(10)
+    finally:
+        hosts.down()
+    assert left(tmp_path / "d") == []

@@ -9,8 +9,8 @@ from cluster.hosts import RAY_PORT
 from diskless.client import connect
 from diskless.client.descriptor import HOME_VARIABLE
 from diskless.config import MIB
-from diskless.launch.quiet import PATIENCE_S
-from diskless.launch.spread import Door
+from diskless.launch.silences import PATIENCE_S
+from diskless.launch.spread import RayletReply
 from tests.hosts.support import NAME, POLL_S, Site
 from tests.hosts.test_hosts import raylets
 from tests.support import content
@@ -50,7 +50,7 @@ def test_it_gets_the_agent_of_one_that_is_cut_off_and_that_one_is_free_when_it_i
     cut_s = time.monotonic()
     four.host(cut).cut()
     four.wait(f"{slot} to be on host {free}", lambda _: homes(four).get(free) == slot)
-    assert time.monotonic() - cut_s > PATIENCE_S[Door.SILENT], "it might have come back"
+    assert time.monotonic() - cut_s > PATIENCE_S[RayletReply.SILENT], "it might have come back"
     four.wait_margin()
 
     four.host(cut).join()

@@ -88,12 +88,14 @@ class Model:
         top = below(directory, SNAPSHOTS)
         return {top: None, **{f"{top}/{name}": None for name in names}}
 
-    def mkdirs(self, path: str) -> bool:
+    def mkdirs(self, path: str, *, parents: bool) -> bool:
         check_writable(path)
         if self.nodes.get(path) is not None:
             raise AlreadyExists
         if self._blocked(path):
             raise PathIsFile
+        if not parents and any(at not in self.nodes for at in above(path)):
+            raise NotFound
         made = path not in self.nodes
         self._make(path)
         return made

@@ -185,9 +185,13 @@ class StoreMachine(RuleBasedStateMachine):
             who=who,
         )
 
-    @rule(who=WHO, path=ANY_PATH)
-    def mkdirs(self, who: int, path: str) -> None:
-        self.both(lambda client: client.mkdirs(path), lambda: self.model.mkdirs(path), who=who)
+    @rule(who=WHO, path=ANY_PATH, parents=st.booleans())
+    def mkdirs(self, who: int, path: str, parents: bool) -> None:
+        self.both(
+            lambda client: client.mkdirs(path, parents=parents),
+            lambda: self.model.mkdirs(path, parents=parents),
+            who=who,
+        )
 
     @rule(who=WHO, path=ANY_PATH)
     def list_entries(self, who: int, path: str) -> None:

@@ -22,6 +22,12 @@ Sharing. Where the state shares what snapshots and clones have in common, the mo
 the end every path is compared (`_compare`), all references are counted again, and all voters
 weigh the same and share the same (`finish`, `restored`).
 
+Durability. A put below a path that asks for `barrier` is answered, and a plan opened, when the
+plans before it are within the horizon; one that asks for `sync` when it is itself (`_durable`, by
+the histories of paths). What was evicted has a place in the tier. One application at a time writes
+to a checkpoint, quotas hold, and a directory is replaced only if it is what its snapshot shows:
+that is the model's (2).
+
 Time. Neither clock of the log goes back; no more time elapses in it than in truth
 (`elapsed`), and its wall time is never ahead while at most one voter's clock is wrong
 (`applied`). `schedule.churn` sees to it that time elapses at all.
@@ -38,6 +44,7 @@ from diskless.namespace.tree import Directory, File
 from diskless.namespace.views import PathStatus
 from tests.sim.dump import dump
 from tests.sim.model import SNAPSHOTS, Model, Node, Position, answer_of
+from tests.sim.plans import need_of_opening, need_of_put
 from tests.unit.test_namespace_world import check_counts
 
 Clocks = tuple[int, int]
@@ -60,7 +67,7 @@ def mutations_of(command: c.Command) -> list[tuple[int, int]]:
     match command:
         case c.Commit(puts=puts):
             return [(put.session, put.sequence) for put in puts]
-        case c.Mkdirs() | c.Rename() | c.Delete():
+        case c.Mkdirs() | c.Rename() | c.Delete() | c.KeepLeases():
             return [(command.session, command.sequence)]
     return [(command.session, command.sequence)] if isinstance(command, c.Past) else []
 
@@ -110,8 +117,8 @@ class Checker:
         if index > len(row) or op < len(order):
             raise Violation(f"voter {slot} applied more commands at op {op} than another")
         row.append((clocks, command, results))
-        expected = self.model.execute((op, index), clocks[0], self.decode(command))
         found = tuple(map(answer_of, results))
+        expected = self.model.execute((op, index), clocks, self.decode(command), found)
         if found != expected:
             raise Violation(f"op {op}.{index} {self.decode(command)}: {found}, not {expected}")
 
@@ -184,6 +191,14 @@ class Checker:
         if position <= began:
             raise Violation(f"{command} stands at {position} though it began after {began}")
         self.frontier = max(self.frontier, position)
+        if isinstance(command, c.Commit) and isinstance(result, c.Done):
+            path = command.puts[0].files[0].path
+            self._durable(f"{command} was acknowledged", need_of_put(self.model, path, position))
+
+    def _durable(self, what: str, change: int) -> None:
+        if change > self.model.tier.horizon:
+            horizon = self.model.tier.horizon
+            raise Violation(f"{what} before change {change} was durable: {horizon} is")
 
     def read(self, path: str, answer: PathStatus | None, op: int, began: Position) -> None:
         self.reads += 1
@@ -197,6 +212,9 @@ class Checker:
             found = "dir" if record is None else (record.id, record.checksum, record.mtime_ms)
         if found != expected:
             raise Violation(f"read of {path} at op {op}: {found}, not {expected}")
+        if isinstance(found, tuple):
+            need = need_of_opening(self.model, path, position)
+            self._durable(f"{path} was opened at op {op}", need)
         self.frontier = max(self.frontier, position)
 
     # -- the end -----------------------------------------------------------------
@@ -246,12 +264,25 @@ class Checker:
         tokens = {token.name: (token.paths, token.revoked_ms > 0) for token in known}
         if tokens != self.model.tokens:
             raise Violation(f"the state and the model end with other tokens: {tokens}")
-        policies = {path: own["durability"] for path, own in state.policies.table.items()}
+        policies = state.policies.table
         if (policies, state.tier.change) != (self.model.tier.policies, self.model.tier.change):
             raise Violation(f"the state and the model end with other policies: {policies}")
+        leases = {
+            path: (one.application, one.used_ms) for path, one in state.leases.by_path.items()
+        }
+        if leases != self.model.leases.held:
+            raise Violation(f"the state and the model end with other leases: {leases}")
+        self._compare_evicted(state)
         who = {number: state.sessions.who(number) for number in self.model.who}
         if who != self.model.who:
             raise Violation(f"the sessions are others' than the model's: {who}")
+
+    def _compare_evicted(self, state: NamespaceState) -> None:
+        """Whatever has no bytes here has some in the tier."""
+        for file in state.files.values():
+            id_, there = file.record.id, file.record.inline is None
+            if there != (id_ in state.tier.evicted) or (there and state.tier.place(id_) is None):
+                raise Violation(f"file {id_} has no bytes here, and none in the tier")
 
 
 def shown(directory: Directory, top: str) -> Iterator[tuple[str, Node]]:

@@ -15,7 +15,7 @@ from diskless.namespace.tree import Directory, File
 
 DERIVED = {"health", "partly_dead", "number", "group", "bucket", "_last_number",
            "_by_path", "_cuts", "uneven", "shape", "_by_expiry", "_revoked",
-           "watcher", "journal"}  # fmt: skip
+           "watcher", "journal", "committed", "_held", "lapses"}  # fmt: skip
 """What follows from the rest, in an order that depends on how it came about; and what each voter
 has written down for itself."""
 COUNTED = (File, Directory, Leaf, Inner)

@@ -10,6 +10,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from diskless.namespace import commands as c
+from tests.sim import quotas, swaps
+from tests.sim.leases import LeaseModel
 from tests.sim.tier import TierModel
 
 Position = tuple[int, int]
@@ -34,6 +36,7 @@ class Kept:
 
     number: int
     nodes: dict[str, Node]
+    versions: dict[str, int]
     cut: str
     cut_size: int
 
@@ -44,12 +47,18 @@ class Model:
         self.history: dict[str, list[tuple[Position, Node]]] = {}
         self.sessions: dict[int, dict[int, tuple[Answer, Position]]] = {}
         self.kept: dict[tuple[str, str], Kept] = {}  # by directory and name, the oldest first
+        self.versions: dict[str, int] = {}  # of directories: another one with each change below
+        self.last_version = 0
         self.who: dict[int, str] = {}  # by session
+        self.applications: dict[int, str] = {}
         self.tokens: dict[str, tuple[tuple[str, ...], bool]] = {}  # paths, whether it is revoked
         self.tier = TierModel()
+        self.leases = LeaseModel(self.nodes)
+        self.changes: dict[Position, int] = {}  # how many a tier had to keep then
         self.last_file = 0
         self.last_kept = 0
         self.clock_ms = 0
+        self.elapsed_ms = 0
         self.at: Position = (0, 0)
 
     # -- the state at any time ---------------------------------------------------
@@ -60,6 +69,15 @@ class Model:
         else:
             self.nodes[path] = node
         self._note(path, node)
+        self._touch(path)
+
+    def _touch(self, path: str) -> None:
+        """It, and all above it, are others than they were."""
+        self.last_version += 1
+        self.versions[path] = self.last_version
+        while path:
+            path = above(path)
+            self.versions[path] = self.last_version
 
     def _note(self, path: str, node: Node) -> None:
         self.history.setdefault(path, []).append((self.at, node))
@@ -71,14 +89,26 @@ class Model:
 
     # -- commands ----------------------------------------------------------------
 
-    def execute(self, at: Position, time_ms: int, command: c.Command) -> tuple[Answer, ...]:
+    def execute(
+        self, at: Position, clocks: tuple[int, int], command: c.Command, found: tuple[Answer, ...]
+    ) -> tuple[Answer, ...]:
+        """What it should answer. `found` is what it did, which decides where only that knows."""
         self.at = at
-        self.clock_ms = max(self.clock_ms, time_ms)
+        self.clock_ms = max(self.clock_ms, clocks[0])
+        self.elapsed_ms = max(self.elapsed_ms, clocks[1])
+        answers = self._execute(at, command, found)
+        self.changes[at] = self.tier.change
+        return answers
+
+    def _execute(
+        self, at: Position, command: c.Command, found: tuple[Answer, ...]
+    ) -> tuple[Answer, ...]:
         match command:
-            case c.OpenSession(who):
+            case c.OpenSession(who, application):
                 number = len(self.sessions) + 1
                 self.sessions[number] = {}
                 self.who[number] = who
+                self.applications[number] = application
                 return (("done", number, True),)
             case c.IssueToken(name=name, paths=paths):
                 return (self.tier.note(self._issue(name, paths)),)
@@ -92,9 +122,9 @@ class Model:
                 return (("done", 0, True),)
             case c.SetPolicy() | c.RemovePolicy() | c.Mark() | c.Unmark():
                 return (self.tier.execute(at, command),)
-            case c.AttachTier() | c.DetachTier() | c.Keep() | c.Horizon():
-                return (self.tier.execute(at, command),)
-            case c.Mkdirs() | c.Rename() | c.Delete():
+            case c.AttachTier() | c.DetachTier() | c.Keep() | c.Horizon() | c.Evict():
+                return (self.tier.execute(at, command, found[0]),)
+            case c.Mkdirs() | c.Rename() | c.Delete() | c.KeepLeases():
                 return (self._once(command.session, command.sequence, command),)
         if isinstance(command, c.Past):
             return (self._once(command.session, command.sequence, command),)
@@ -119,7 +149,11 @@ class Model:
     def _run(self, command: c.Put | c.Command) -> Answer:
         match command:
             case c.Put(overwrite=overwrite, files=(file,)):
-                return self._put(file.path, file.checksum, overwrite)
+                application = self.applications[command.session]
+                return self._put(file.path, file.checksum, overwrite, application)
+            case c.KeepLeases(roots=roots, over=over):
+                application = self.applications[command.session]
+                return self.leases.keep(application, roots, over, self.elapsed_ms)
             case c.Mkdirs(path=path):
                 return self._mkdirs(path)
             case c.Rename(source=source, target=target, overwrite=overwrite):
@@ -134,11 +168,15 @@ class Model:
                 return self._delete_kept([(path.rstrip("/"), name) for name in names])
             case c.Clone(source=source, target=target):
                 return self._clone(source, target)
-            case c.Rollback(path=path, name=name, cut=cut):
-                return self._rollback(path.rstrip("/"), name, cut)
+            case c.Rollback(path=path, name=name, cut=cut, guarded=guarded):
+                return self._rollback(path.rstrip("/"), name, cut, guarded)
+            case c.Prune(path=path, names=names):
+                return swaps.prune(self, [f"{path}/{name}" for name in names])
+            case c.Replace():
+                return swaps.replace(self, command)
         raise AssertionError(command)
 
-    def _put(self, path: str, checksum: int, overwrite: bool) -> Answer:
+    def _put(self, path: str, checksum: int, overwrite: bool, application: str) -> Answer:
         if self._file_above(path):
             return "refused", "PathIsFile"
         old = self.nodes.get(path)
@@ -146,6 +184,10 @@ class Model:
             return "refused", "PathIsDirectory"
         if old is not None and not overwrite:
             return "refused", "AlreadyExists"
+        if quotas.exceeds(self, (path, 1 if old is None else 0)):
+            return "refused", "CapacityExceeded"
+        if not self.leases.take(application, path, self.elapsed_ms):
+            return "refused", "CheckpointInUse"
         self._make(above(path))
         self.last_file += 1
         self.set(path, (self.last_file, checksum, self.clock_ms))
@@ -166,10 +208,14 @@ class Model:
             return "refused", "NotFound"
         if error := self._error_of_rename(node, source, target, overwrite):
             return error
-        if any(self.nodes.get(at) == "dir" and self._kept_within(at) for at in (source, target)):
+        if any(self.nodes.get(at) == "dir" and self.kept_within(at) for at in (source, target)):
             return "refused", "HasSnapshots"
         if source != target:
-            self._plant(target, self._take(source))
+            moved, gone = quotas.files(self.copy(source)), quotas.files(self.copy(target))
+            if quotas.exceeds(self, (source, -moved), (target, moved - gone)):
+                return "refused", "CapacityExceeded"
+            versions = self.versions_below(source)
+            self.plant(target, self.take(source), versions)
         return "done", 0, True
 
     def _error_of_rename(
@@ -196,12 +242,12 @@ class Model:
         return None
 
     def _delete(self, path: str, recursive: bool, snapshots: bool) -> Answer:
-        kept = self._kept_within(path)
+        kept = self.kept_within(path)
         if kept and not snapshots and self.nodes.get(path) == "dir":
             return "refused", "HasSnapshots"
         if self._below(path) and not recursive:
             return "refused", "DirectoryNotEmpty"
-        gone = self._take(path)
+        gone = self.take(path)
         if snapshots:
             self._forget(kept)
         return "done", 0, bool(gone) or (snapshots and bool(kept))
@@ -216,9 +262,12 @@ class Model:
                 return "refused", "PathIsFile" if path in self.nodes else "NotFound"
         if any((path, name) in self.kept for path in paths) or (cut and self._cut(name)):
             return "refused", "AlreadyExists"
+        if quotas.exceeds(self, *((path, quotas.files(self.copy(path))) for path in paths)):
+            return "refused", "CapacityExceeded"
         first = self.last_kept + 1
         for path in paths:
-            self._keep(path, name, self._copy(path), name if cut else "", len(paths))
+            cut_name = name if cut else ""
+            self._keep(path, name, self.copy(path), self.versions_below(path), cut_name, len(paths))
         return "done", first, True
 
     def _rename_kept(self, path: str, old: str, new: str) -> Answer:
@@ -242,7 +291,7 @@ class Model:
         return "done", len(keys), bool(keys)
 
     def _clone(self, source: str, target: str) -> Answer:
-        copy = self._copy(source)
+        copy = self.copy(source)
         if not copy:
             return "refused", "NotFound"
         if is_within(target, source.rstrip("/")):
@@ -251,14 +300,18 @@ class Model:
             return error
         if target in self.nodes:
             return "refused", "AlreadyExists"
-        self._plant(target, copy)
+        if quotas.exceeds(self, (target, quotas.files(copy))):
+            return "refused", "CapacityExceeded"
+        self.plant(target, copy, self.versions_below(source))
         return "done", 0, True
 
-    def _rollback(self, path: str, name: str, cut: bool) -> Answer:
+    def _rollback(self, path: str, name: str, cut: bool, guarded: bool) -> Answer:
         keys = self._cut(name) if cut else [(path, name)]
         found = [self.kept[key] for key in keys if key in self.kept]
         if not found or (cut and len(found) < found[0].cut_size):
             return "refused", "NotFound"
+        if guarded and not all(self.leases.is_free(at, self.elapsed_ms) for at, _ in keys):
+            return "refused", "CheckpointInUse"
         places = [at for at, _ in keys]
         for place in places:
             node = self.nodes.get(place)
@@ -266,13 +319,16 @@ class Model:
                 return "refused", "PathIsFile"
             if node is None and (error := self._error_of_place(place)):
                 return error
+        grows = [(at, quotas.files(one.nodes)) for at, one in zip(places, found, strict=True)]
+        if quotas.exceeds(self, *grows):
+            return "refused", "CapacityExceeded"
         before = self._free_name(f"before-{name}", places, cut)
         first, there = self.last_kept + 1, sum(place in self.nodes for place in places)
         for place, kept in zip(places, found, strict=True):
-            old = self._take(place)
-            self._plant(place, kept.nodes)
+            versions, old = self.versions_below(place), self.take(place)
+            self.plant(place, kept.nodes, kept.versions)
             if old:
-                self._keep(place, before, old, before if cut else "", there)
+                self._keep(place, before, old, versions, before if cut else "", there)
         return "done", first if there else 0, True
 
     def _free_name(self, base: str, places: list[str], cut: bool) -> str:
@@ -282,9 +338,17 @@ class Model:
             name = f"{base}-{number}"
         return name
 
-    def _keep(self, path: str, name: str, nodes: dict[str, Node], cut: str, size: int) -> None:
+    def _keep(
+        self,
+        path: str,
+        name: str,
+        nodes: dict[str, Node],
+        versions: dict[str, int],
+        cut: str,
+        size: int,
+    ) -> None:
         self.last_kept += 1
-        self.kept[path, name] = Kept(self.last_kept, nodes, cut, size if cut else 0)
+        self.kept[path, name] = Kept(self.last_kept, nodes, versions, cut, size if cut else 0)
         self._show(path, name, nodes)
 
     def _forget(self, keys: list[tuple[str, str]]) -> None:
@@ -298,12 +362,12 @@ class Model:
     def _cut(self, name: str) -> list[tuple[str, str]]:
         return [key for key, kept in self.kept.items() if kept.cut == name]
 
-    def _kept_within(self, path: str) -> list[tuple[str, str]]:
+    def kept_within(self, path: str) -> list[tuple[str, str]]:
         return [key for key in self.kept if is_within(key[0], path)]
 
     # -- parts of commands -------------------------------------------------------
 
-    def _copy(self, path: str) -> dict[str, Node]:
+    def copy(self, path: str) -> dict[str, Node]:
         """All that is at a path, which may lead to a snapshot, and below it."""
         directory, mark, rest = path.partition(SNAPSHOTS)
         nodes = self.nodes
@@ -313,15 +377,30 @@ class Model:
             nodes, path = (kept.nodes if kept else {}), slash + rest
         return {at[len(path) :]: node for at, node in nodes.items() if is_within(at, path)}
 
-    def _take(self, path: str) -> dict[str, Node]:
-        nodes = self._copy(path)
+    def take(self, path: str) -> dict[str, Node]:
+        nodes = self.copy(path)
         for below in nodes:
             self.set(path + below, None)
         return nodes
 
-    def _plant(self, path: str, nodes: dict[str, Node]) -> None:
+    def plant(self, path: str, nodes: dict[str, Node], versions: dict[str, int]) -> None:
+        """The very same directories, which they stay until something changes below them."""
         for below, node in nodes.items():
             self.set(path + below, node)
+        for below, version in versions.items():
+            self.versions[path + below] = version
+
+    def versions_below(self, path: str) -> dict[str, int]:
+        """Of the directories that `copy` finds."""
+        directory, mark, rest = path.partition(SNAPSHOTS)
+        versions = self.versions
+        if mark:
+            name, slash, rest = rest.partition("/")
+            kept = self.kept.get((directory, name))
+            versions, path = (kept.versions if kept else {}), slash + rest
+        else:
+            versions = {at: one for at, one in versions.items() if self.nodes.get(at) == "dir"}
+        return {at[len(path) :]: one for at, one in versions.items() if is_within(at, path)}
 
     def _error_of_place(self, path: str) -> Answer | None:
         parent = self.nodes.get(above(path))

@@ -23,6 +23,8 @@ ON_SEND = {
 CRASH_ON_SEND = 0.04
 WALL_EVERY_MS = 300
 LOOK_AFTER_MS = 300
+HANDED_MS_MAX = 100
+"""How long a leader may take to hand over, and another to lead: less than anybody is missed."""
 DAY_MS = 86_400_000
 
 
@@ -198,6 +200,14 @@ class Nemesis:
 
     def _do_slow_leader(self) -> None:
         self._lag(self._leader_or_any().slot)
+
+    def _do_end_leader(self) -> None:
+        """Its end is announced, maybe with others', and comes: before it has handed over,
+        while it does, or after."""
+        leader = self._leader_or_any()
+        others = self.random.sample(range(self.world.plan.voters), self.random.randint(0, 2))
+        self.world.hand_over(leader, {leader.slot, *others})
+        self.world.at(self.random.choice((0, 10, 300)), self._crash, leader)
 
     # -- stories -----------------------------------------------------------------
 
@@ -580,6 +590,49 @@ class Nemesis:
         world.leaders_lag = self.random.uniform(30, 100)
         yield 5500
         self._expect(2 <= len(world.handovers) <= 4, f"few hand-overs: {world.handovers}")
+
+    def _announced_end(self) -> Step:
+        """A leader's end is announced, maybe with others': one that stays leads instead, long
+        before anybody could have missed the leader, and leads on when that is gone."""
+        world, random = self.world, self.random
+        slots = range(world.plan.voters)
+        while True:
+            yield random.uniform(50, 200)
+            yield from self._wait_for(lambda: not world.impaired(), 500)
+            leader = world.leader()
+            if leader is None or world.impaired():
+                continue
+            others = [slot for slot in slots if slot != leader.slot]
+            ending = {leader.slot, *random.sample(others, random.randint(0, world.plan.k))}
+            before = len(world.handovers)
+            for _ in range(10):  # there may be nobody for a moment who has all that is committed
+                world.hand_over(leader, ending)
+                if len(world.handovers) > before:
+                    break
+                yield HANDED_MS_MAX / 10
+            # The leader may not hear what becomes of it, unless only it has what the heir lacks.
+            handed = len(world.handovers) > before
+            silent = random.random() < 0.5
+            if handed and not self._has_all_of(leader, world.handovers[-1][2]):
+                silent = False
+            silence = [(slot, leader.slot) for slot in others] if silent else []
+            world.cut.update(silence)
+            yield HANDED_MS_MAX
+            heir = world.leader()
+            self._expect(
+                heir is not None and heir.slot not in ending,
+                f"one leads that stays: not {ending}, but {heir and heir.slot}",
+            )
+            self._crash(leader)
+            world.cut.difference_update(silence)
+            yield random.uniform(100, 600)
+            self._expect(world.leader() is heir, "the heir leads on")
+            self._expect(len(world.handovers) == before + 1, "it was handed over once")
+
+    def _has_all_of(self, leader: Node, slot: int) -> bool:
+        """Whether another voter has the whole log of a leader."""
+        ours, theirs = leader.replica, self.world.nodes[slot].replica
+        return ours is not None and theirs is not None and ours.log.last == theirs.log.last
 
     def _expect(self, holds: bool, what: str) -> None:
         if not holds:

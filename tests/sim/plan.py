@@ -37,6 +37,8 @@ class Plan:
     """Whether leaders come and go at the end, while nothing else happens."""
     small_nodes: bool
     """Whether directories of a few names are trees of several nodes."""
+    queries: bool
+    """Whether most of it is about checkpoints, with a tier and `barrier` from the beginning."""
     ignore_sessions: bool = False
 
     @property
@@ -65,6 +67,7 @@ FAULTS = (
     "stop leader",
     "slow",
     "slow leader",
+    "end leader",
 )
 STORIES = (
     "amnesia",
@@ -80,9 +83,10 @@ STORIES = (
     "stopped",
     "slow leader",
     "busy leader",
+    "announced end",
 )
-UNDISTURBED = ("slow leader", "busy leader")
-"""Stories of a network that is slow and otherwise well: what must happen then is known."""
+UNDISTURBED = ("slow leader", "busy leader", "announced end")
+"""Stories of a network that loses nothing: what must happen then is known."""
 
 
 def make_plan(random: Random, story: str | None = None) -> Plan:
@@ -124,8 +128,10 @@ def make_plan(random: Random, story: str | None = None) -> Plan:
         liars=tuple(liars),
         churn=random.random() < 0.2,
         small_nodes=random.random() < 0.5,
+        queries=random.random() < 0.4,
     )
     if story in UNDISTURBED:
         plan.drop = plan.late = plan.twice = plan.pause_in_read = 0
-        plan.latency_ms, plan.duration_ms = 1, 6000
+        plan.latency_ms = 1
+        plan.duration_ms = 2000 if story == "announced end" else 6000
     return plan

@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from random import Random
 
-from diskless.namespace.replication import Replica, Status
+from diskless.namespace import leases
+from diskless.namespace.replication import Status, VoterMachine
 from tests.sim.checker import WALL_SLACK_MS, Checker, Violation
-from tests.sim.clients import Client, Prober
+from tests.sim.clients import Client, Drainer, Prober
+from tests.sim.leases import LEASE_MS
 from tests.sim.mutants import MUTANTS
 from tests.sim.nemesis import Nemesis
 from tests.sim.plan import Plan, make_plan
-from tests.sim.sharing import replaced, small_nodes
+from tests.sim.sharing import Part, replaced, small_sizes
 from tests.sim.world import WALL_MS, Machine, World
 
 HEAL_MS_MAX = 20_000
@@ -41,7 +43,7 @@ def run_schedule(
 ) -> Outcome:
     random = Random(seed)
     plan = make_plan(random, story)
-    parts = small_nodes() if plan.small_nodes else []
+    parts = [Part(leases, "LEASE_MS", LEASE_MS), *(small_sizes() if plan.small_nodes else [])]
     if mutant is not None and (part := MUTANTS[mutant].part) is not None:
         parts.append(part)
     with replaced(parts):
@@ -50,7 +52,7 @@ def run_schedule(
 
 def _run(seed: int, random: Random, plan: Plan, mutant: str | None, *, trace: bool) -> Outcome:
     checker = Checker(wall_ms=WALL_MS, liars=len(plan.liars))
-    replica: type[Replica] = Replica
+    replica: type[VoterMachine] = VoterMachine
     if mutant is not None:
         replica = MUTANTS[mutant].replica
         plan.ignore_sessions = MUTANTS[mutant].ignore_sessions
@@ -62,6 +64,7 @@ def _run(seed: int, random: Random, plan: Plan, mutant: str | None, *, trace: bo
     try:
         clients = [Client(number, world) for number in range(plan.clients)]
         Prober(world)
+        Drainer(world)
         nemesis = Nemesis(world)
         world.run(plan.duration_ms)
         nemesis.heal()

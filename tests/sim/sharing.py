@@ -6,16 +6,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from diskless.namespace import btree, forest, marked, past, snapshot
+from diskless.agent.leading.backlog import Backlog
+from diskless.namespace import btree, forest, marked, past, plans, snapshot, swaps
 from diskless.namespace import commands as c
 from diskless.namespace.btree import Counts, Leaf, Node
 from diskless.namespace.doomed import Doomed
+from diskless.namespace.leases import Leases
+from diskless.namespace.plans import Plans
 from diskless.namespace.state import NamespaceState
+from diskless.namespace.tier import Tier
 from diskless.namespace.tree import Directory
 
 FANOUT = {"LEAF_MAX": 2, "LEAF_MIN": 2, "LEAF_MERGED_MAX": 2,
           "INNER_MAX": 2, "INNER_MIN": 2, "INNER_MERGED_MAX": 2}  # fmt: skip
 """So small that a handful of names makes a tree of several levels."""
+PLANS_MAX = 2
+"""So few that a handful of paths is more than can be told apart."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +45,9 @@ def replaced(parts: list[Part]) -> Iterator[None]:
             setattr(part.owner, part.name, part.value)
 
 
-def small_nodes() -> list[Part]:
-    return [Part(btree, name, size) for name, size in FANOUT.items()]
+def small_sizes() -> list[Part]:
+    fanout = [Part(btree, name, size) for name, size in FANOUT.items()]
+    return [*fanout, Part(plans, "ENTRIES_MAX", PLANS_MAX)]
 
 
 class ForgetsSnapshots(snapshot.Restorer):
@@ -61,6 +68,20 @@ class ForgetsPlaces(snapshot.Restorer):
     """A voter that gets the state by transfer does not know what is in the tier."""
 
     def _places(self, rows: Any) -> None:
+        pass
+
+
+class ForgetsLeases(snapshot.Restorer):
+    """A voter that gets the state by transfer does not know who writes where."""
+
+    def _leases(self, rows: Any) -> None:
+        pass
+
+
+class ForgetsPlans(snapshot.Restorer):
+    """A voter that gets the state by transfer does not know what was planned lately."""
+
+    def _plans(self, rows: Any) -> None:
         pass
 
 
@@ -132,6 +153,30 @@ def note_repeats(self: NamespaceState, command: Any, run: Any, *args: Any) -> c.
     return result
 
 
+def let_everybody_write(self: Leases, state: NamespaceState, root: str, application: str) -> None:
+    """In the place of a look at who has the lease."""
+
+
+def wait_for_no_plan(self: Plans, path: str) -> int:
+    """State is acknowledged before the plan that it comes from is durable."""
+    return 0
+
+
+def open_at_once(self: Backlog, path: str) -> int:
+    """A query that starts again runs a plan which could still be lost."""
+    return 0
+
+
+def evict_beyond(self: Tier, id_: int) -> bool:
+    """What is not in the tier for certain counts as safe there."""
+    return self.attached
+
+
+def swap_whatever(state: NamespaceState, swap: c.Swap, *, checked: bool) -> None:
+    """A directory is replaced although something was written there since its snapshot."""
+    _check_swap(state, swap, checked=False)
+
+
 def own_and_forget(self: Doomed, directory: Directory) -> bool:
     """A delete that sweeps what others share, too."""
     directory.refs = 1
@@ -139,4 +184,4 @@ def own_and_forget(self: Doomed, directory: Directory) -> bool:
 
 
 _copy, _create, _clone, _add = btree.copy, past.create, past.clone, Doomed.add
-_mark, _once = marked.mark, NamespaceState._once
+_mark, _once, _check_swap = marked.mark, NamespaceState._once, swaps._check

@@ -20,11 +20,11 @@ from diskless.namespace.replication import (
     HandedOver,
     NamespaceMachine,
     Rejected,
-    Replica,
     Reply,
     Restored,
     Send,
     Status,
+    VoterMachine,
 )
 from diskless.namespace.replication import messages as m
 from diskless.namespace.replication.core import OPERATIONAL
@@ -85,7 +85,7 @@ class Node:
         self.offset = offset
         self.wall_offset = 0.0
         self.set_ms = NEVER_MS  # when its wall clock was set last
-        self.replica: Replica | None = None
+        self.replica: VoterMachine | None = None
         self.boot = 0
         self.paused_until = 0.0
         self.stopped_until = NEVER_MS  # a pause that only its wall clock counts
@@ -106,7 +106,11 @@ class Node:
 
 class World:
     def __init__(
-        self, plan: Plan, random: Random, checker: Checker, replica: type[Replica] = Replica
+        self,
+        plan: Plan,
+        random: Random,
+        checker: Checker,
+        replica: type[VoterMachine] = VoterMachine,
     ) -> None:
         self.plan = plan
         self.random = random
@@ -163,7 +167,7 @@ class World:
 
     # -- voters ------------------------------------------------------------------
 
-    def _new_replica(self, node: Node) -> Replica:
+    def _new_replica(self, node: Node) -> VoterMachine:
         plan, slot = self.plan, node.slot
         return self._replica(
             slot=slot,
@@ -174,7 +178,7 @@ class World:
             limits=plan.limits,
         )
 
-    def live(self) -> Iterator[tuple[Node, Replica]]:
+    def live(self) -> Iterator[tuple[Node, VoterMachine]]:
         for node in (*self.nodes, *self.doubles):
             if node.replica is not None:
                 yield node, node.replica
@@ -297,6 +301,16 @@ class World:
     def suspect(self, node: Node, slot: int) -> None:
         if node.replica is not None and not self._sleeps(node, self.suspect, node, slot):
             self._do(node, node.replica.suspect(slot, node.clock(self.now)))
+
+    def hand_over(self, node: Node, unfit: set[int]) -> None:
+        """What the agent of a leader does whose end is announced, with those of others."""
+        if node.replica is None or self._sleeps(node, self.hand_over, node, unfit):
+            return
+        heir, effects = node.replica.hand_over(unfit, node.clock(self.now))
+        if heir is not None:
+            self.handovers.append((self.now, node.slot, heir))
+            self.say(f"{node.name} is about to end, as are {unfit}: {heir} shall lead")
+        self._do(node, effects)
 
     def _do(self, node: Node, effects: list[Effect]) -> None:
         for effect in effects:

@@ -3,6 +3,7 @@
 The JVM cases in jvm/*.scala are compiled as the product is, into a jar of their own.
 """
 
+import secrets
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ import pytest
 import diskless
 import diskless.spark
 from diskless.client import Client
+from diskless.config import MIB, ClusterSettings
 from diskless.identity import certificates
 from diskless.launch.local import LocalCluster
 from diskless.spark.jar import build, jar
@@ -23,6 +25,8 @@ from tests.spark.streams import Feed
 from tests.support import check_ledger_of_leader
 
 CASES = Path(__file__).parent / "jvm"
+ADDRESS = "127.0.0.1"
+"""What Spark's executor is registered by, and one of the names of the cluster's host."""
 START_TIMEOUT_S = 300
 """The first run compiles: the product once, and its tests."""
 
@@ -36,7 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
-    with diskless.local_cluster() as cluster:
+    """On the host that Spark's executor is on, as agents of Ray tell of theirs."""
+    settings = ClusterSettings(
+        name=f"spark-{secrets.token_hex(4)}", memory_bytes=256 * MIB, cache="10%"
+    )
+    host = f"a-name-for-it/{ADDRESS}"
+    with LocalCluster(settings, hosts=dict.fromkeys(range(settings.agents), host)) as cluster:
         yield cluster
         check_ledger_of_leader(cluster)
 
@@ -51,6 +60,7 @@ def spark(cluster: LocalCluster) -> Iterator[Any]:
         SparkSession.builder.master("local[2]")
         .appName("diskless-tests")
         .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", ADDRESS)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.jars", str(cases))
     )

@@ -1,5 +1,6 @@
 """Batch jobs on `diskless://`: tables, file sinks, and checkpoints of RDDs and DataFrames."""
 
+import asyncio
 import threading
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -119,21 +120,25 @@ def test_what_a_job_that_failed_has_uploaded_is_forgotten(
     cluster = start(tuning=BRISK)
     client = connect(cluster)
     most_bytes = 0
+    begun, done = threading.Event(), threading.Event()
 
-    def watch() -> None:
+    async def watch() -> None:
+        """Where the agents run: there nothing goes on while nobody looks."""
         nonlocal most_bytes
-        while not done.wait(0.01):
-            most_bytes = max(most_bytes, bytes_used(cluster))
+        begun.set()
+        while not done.is_set():
+            used = sum(node.shards.bytes_used for node in cluster.nodes.values())
+            most_bytes = max(most_bytes, used)
+            await asyncio.sleep(0.01)
 
-    done = threading.Event()
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+    watching = asyncio.run_coroutine_threadsafe(watch(), cluster._loop)
+    assert begun.wait(60)
     try:
         with pytest.raises(PySparkException, match="broken"):
             breaking(spark).write.option("parquet.block.size", 4 * MIB).parquet(f"{cluster.uri}t")
     finally:
         done.set()
-        watcher.join()
+        watching.result()
     assert most_bytes > 2 * MIB
     eventually(lambda: bytes_used(cluster) == 0)
     assert client.status().files == 0
@@ -222,3 +227,29 @@ def test_local_checkpoints_stay_with_the_executors(
     assert (rows.count(), numbers.sum()) == (1000, 45)
     written = [event for event in client.events(after=before) if event.kind == "put"]
     assert written == []
+
+
+# Several clusters.
+
+
+def test_one_application_uses_two_clusters(
+    spark: SparkSession, client: Client, start: StartCluster, connect: Connect, path: str, uri: str
+) -> None:
+    """`diskless:///` is the one that it was configured for; another is named in the URI, and
+    known by its descriptor."""
+    other = start(agents=3, data_shards=2, parity_shards=1)
+    there = f"diskless://{other.settings.name}{path}"
+    spark.range(20).write.parquet(uri)
+    query = (
+        spark.readStream.schema("id long")
+        .parquet(uri)
+        .writeStream.format("parquet")
+        .trigger(availableNow=True)
+        .option("checkpointLocation", f"{there}/checkpoint")
+        .start(f"{there}/table")
+    )
+    query.awaitTermination()
+    assert rows_of(spark.read.parquet(f"{there}/table")) == [(n,) for n in range(20)]
+    files = files_under(connect(other), path)
+    assert any(name.startswith(f"{path}/checkpoint/commits/") for name in files)
+    assert not [name for name in files_under(client, path) if "checkpoint" in name]

@@ -32,7 +32,7 @@ def claims_of(settings: dict[str, str]) -> Claims:
 
 def keys_and_admins(cluster: LocalCluster) -> list[str]:
     """What nobody but agents and the operator may have."""
-    return [cluster.secret, cluster.keyring.admin().token.rpartition(".")[2]]
+    return [cluster.key, cluster.keyring.admin().token.rpartition(".")[2]]
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_by_descriptor_a_clients_own_file_is_named(cluster: LocalCluster) -> Non
     assert named != descriptor_path(cluster.settings.name)
     assert stat.S_IMODE(named.stat().st_mode) == 0o600
     written = msgspec.json.decode(named.read_bytes(), type=Descriptor)
-    assert written.secret == ""
+    assert written.key == ""
     assert written.settings == {}
     assert parse_token(written.token).claims.paths == ("/a",)
     assert not any(forbidden in named.read_text() for forbidden in keys_and_admins(cluster))
@@ -144,7 +144,7 @@ def test_a_clients_descriptor_is_enough_but_no_paths_can_be_chosen(
     own = descriptor.load(cluster.settings.name)
     token = cluster.token("/a", name="q3")
     monkeypatch.setenv("DISKLESS_HOME", str(tmp_path))
-    descriptor.save(msgspec.structs.replace(own, secret="", token=token))
+    descriptor.save(msgspec.structs.replace(own, key="", token=token))
     assert properties(own.name)[TOKEN] == token
     with pytest.raises(Unauthorized, match="key of cluster"):
         properties(own.name, grant=Grant())
@@ -184,7 +184,7 @@ def test_the_verb_binds_the_token(cluster: LocalCluster) -> None:
 
 
 def test_a_key_makes_the_same_token_in_the_jvm(jvm: Any, cluster: LocalCluster) -> None:
-    made = jvm.io.diskless.spark.Suites.claims(cluster.cluster_id, cluster.secret)
+    made = jvm.io.diskless.spark.Suites.claims(cluster.cluster_id, cluster.key)
     assert made == cluster.keyring.client("spark").text
 
 

@@ -129,6 +129,26 @@ def test_missing_and_old_pyspark_say_what_to_install(
             jar()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "spark.jars /a.jar,/b.jar",
+        "spark.jars=/a.jar,/b.jar",
+        "  spark.jars : /a.jar,\\\n    /b.jar  ",
+        "spark.jars /c.jar\nspark.jars.packages org:x:1\n#spark.jars /d\nspark.jars\t/a.jar,/b.jar",
+    ],
+)
+def test_configure_keeps_the_jars_of_spark_defaults(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "spark-defaults.conf").write_text(f"spark.master local\n{line}\n")
+    builder = configure(Builder(), cluster.uri)
+    assert builder._options["spark.jars"] == f"/a.jar,/b.jar,{jar()}"
+    chosen = configure(Builder().config("spark.jars", "/own.jar"), cluster.uri)
+    assert chosen._options["spark.jars"] == f"/own.jar,{jar()}", "a builder's own come first"
+
+
 def test_configure_keeps_the_jars_that_are_there(cluster: LocalCluster) -> None:
     builder = Builder().config("spark.jars", "/a.jar,/b.jar")
     assert configure(builder, cluster.uri) is builder

@@ -20,7 +20,7 @@ import diskless
 from diskless.client import Client
 from diskless.config import KIB
 from diskless.errors import DeadlineExceeded, Unavailable
-from diskless.launch import hands
+from diskless.launch import signals
 from diskless.launch.local import LocalCluster
 from diskless.model import parse_slot
 from tests.conftest import Connect, StartCluster
@@ -230,11 +230,11 @@ def test_agents_on_ray_are_paused_and_killed_while_a_query_runs(
     @contextmanager
     def pause() -> Iterator[None]:
         pids = processes(client, K + 1)
-        hands.stop(pids)
+        signals.stop(pids)
         try:
             yield
         finally:
-            hands.send(pids, signal.SIGCONT)
+            signals.send(pids, signal.SIGCONT)
 
     with diskless.connect(program.name) as client:
         check_fails_and_resumes(spark, client, uri, pause)
@@ -243,7 +243,7 @@ def test_agents_on_ray_are_paused_and_killed_while_a_query_runs(
         with streams.running(totals(NUMBERS.stream(spark)), f"{uri}killed", said) as query:
             streams.await_batch(query, 1)
             before = client.status()
-            hands.send(processes(client, K), signal.SIGKILL)
+            signals.send(processes(client, K), signal.SIGKILL)
             streams.await_more(query, 3)
         assert client.status().view > before.view
         check(spark, said)

@@ -306,8 +306,7 @@ async def load_bytes(chain: Chain, found: Restored, sizes: dict[int, int]) -> No
         if row.segment not in found.segments:
             raise Violation(f"file {id_} is in segment {row.segment}, which nobody names")
         name = found.segments[row.segment].name
-        found.bytes[id_] = await read.read_file(
-            chain.store, name, row.place, id_=id_, size=sizes[id_]
-        )
+        views = await read.read_file(chain.store, name, row.place, id_=id_, size=sizes[id_])
+        found.bytes[id_] = b"".join(views)
     alive = set(found.state.values())
     found.places = {id_: row for id_, row in found.places.items() if id_ in alive}

@@ -7,7 +7,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from tests.tier.weed import BUCKET, Weed, find_weed, running
+from diskless.bench.weed import BUCKET, Weed, find_weed, running
 
 
 @pytest.fixture(scope="session")

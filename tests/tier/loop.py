@@ -19,6 +19,7 @@ class _Selector(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
             raise Stuck("nothing is left to happen")
+        self.loop.turns += 1
         self.loop.now_s += max(0.0, timeout)
         return []
 
@@ -28,6 +29,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector = _Selector()
         selector.loop = self
         self.now_s = 0.0
+        self.turns = 0
         super().__init__(selector)
 
     def time(self) -> float:

@@ -34,7 +34,7 @@ class ManifestFirst(Round):
     """Names segments that are still on their way."""
 
     async def _upload(self, packer: Packer, name: str, number: int) -> Any:
-        size = form.total_bytes(form.close_object(form.SEGMENT, packer.parts, packer.keys))
+        size = form.total_bytes(form.close_object(form.SEGMENT, packer.parts, packer.held))
         work = _put(self.chain.store, packer, name=name, number=number, cipher=None)
         _strays.add(asyncio.get_running_loop().create_task(_quiet(work)))
         return SegmentRow(number, name, size)

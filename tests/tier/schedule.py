@@ -18,7 +18,7 @@ from diskless.tier.chain import Chain
 from diskless.tier.collect import plan
 from diskless.tier.manifest import Manifest, decode, number_of
 from diskless.tier.retention import Rule
-from diskless.tier.store import Missing, Patient
+from diskless.tier.store import Missing
 from diskless.tier.sweep import load_ledger
 from diskless.tier.verify import verify
 from tests.tier import loop
@@ -211,7 +211,7 @@ class Schedule:
 
     async def take_over(self, at: restore.At) -> Cluster:
         chain = self.mutant.chain(
-            Patient(self.store), cluster=f"c{self.rng.getrandbits(32):08x}", name="sim", epoch=0
+            self.store, cluster=f"c{self.rng.getrandbits(32):08x}", name="sim", epoch=0
         )
         await asyncio.sleep(self.rng.random())
         manifest = await self.patient(

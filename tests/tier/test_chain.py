@@ -219,7 +219,7 @@ def test_a_leader_that_slept_while_the_chain_was_cleared_is_told(store: FaultySt
         assert hand.newest is not None
         told = await collector.plan(hand.newest)
         await collector.clear(await hand.write({}, told=told))
-        with pytest.raises(Superseded, match="has gone on past manifest 2"):
+        with pytest.raises(Superseded, match="has moved on past manifest 2"):
             await sleeper.chain.append(finished)
 
     run(work())

@@ -4,11 +4,11 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from diskless.errors import BadSettings
-from diskless.tier.collect import REWRITE_BYTES_MAX, Ledger, plan
+from diskless.tier.collect import REWRITE_BYTES_MAX, Ledger, plan, strays
 from diskless.tier.manifest import Manifest, Point, SegmentRow, chain_name, segment_name
 from diskless.tier.retention import Rule, parse, thin
 
@@ -69,6 +69,9 @@ points_ = st.lists(st.integers(0, 50), min_size=1, max_size=60).map(
 
 
 @given(points=points_, every=st.integers(1, 20), spans=st.integers(1, 5), whole=st.integers(1, 7))
+@example(
+    points=[Point(n, n, 1000 * s) for n, s in enumerate((0, 1, 11, 55))], every=11, spans=5, whole=2
+)
 def test_what_is_kept_now_was_kept_whenever_one_asked(
     points: list[Point], every: int, spans: int, whole: int
 ) -> None:
@@ -124,6 +127,23 @@ def test_a_listing_condemns_what_failed_rounds_left_and_nothing_of_the_next() ->
     told = plan(ledger(*chain), listed=[failed, under_way, "floors/000001", "elsewhere"])
     assert failed in told.doomed
     assert set(told.doomed) <= {failed, chain_name(1)}
+
+
+def test_strays_are_what_no_manifest_named_or_ever_will_and_what_was_doomed() -> None:
+    rows = {n: segment(n, intent=n) for n in (1, 2, 3)}
+    chain = [manifest(n, whole=True, points=(), segments=(rows[n],)) for n in (1, 2)]
+    chain.append(manifest(3, whole=True, points=(), segments=(rows[3],), doomed=(rows[1].name,)))
+    past = ledger(*chain)
+    failed, under_way = segment_name(3, "lost", 7), segment_name(4, "now", 8)
+    listed = [row.name for row in rows.values()] + [failed, under_way, "floors/000001", "else"]
+    listed += [chain_name(n) for n in (1, 2, 3, 4)]
+    assert strays(past, listed=listed, floor=0) == [rows[1].name, failed]
+    assert strays(past, listed=[], floor=0) == []
+    past.manifests.pop(1)
+    assert chain_name(1) in strays(past, listed=listed, floor=2)
+    assert chain_name(1) not in strays(past, listed=listed, floor=0), "its number is not free"
+    past.unreadable.add(2)
+    assert strays(past, listed=listed, floor=2) == [], "what cannot be read may name anything"
 
 
 def test_what_is_no_point_any_more_never_is_one_again() -> None:

@@ -43,6 +43,24 @@ def test_a_large_part_is_read_back_frame_by_frame(
     assert form.unpack(7, stored, packed.flags, name="x", size=size, cipher=cipher) == data
 
 
+@pytest.mark.parametrize("cipher", [None, KEY])
+@pytest.mark.parametrize("size", [FRAME_BYTES + 1, 3 * FRAME_BYTES - 1, 4 * FRAME_BYTES])
+def test_where_frames_lie_follows_from_the_place_of_a_part_that_is_not_compressed(
+    cipher: Cipher | None, size: int
+) -> None:
+    packed = form.pack(7, random.Random(1).randbytes(size), cipher)
+    place = form.Place(1, 12, packed.stored_bytes, packed.flags)
+    index = form.unpack_index(7, joined(packed)[: form.index_bytes(size)], name="x", size=size)
+    assert form.frame_sizes(place, size, name="x") == [*index]
+    for more in (-size, 1):
+        wrong = form.Place(1, 12, packed.stored_bytes + more, packed.flags)
+        with pytest.raises(DamagedTier, match="another size"):
+            form.frame_sizes(wrong, size, name="x")
+    packed = form.pack(7, bytes(size), cipher)
+    place = form.Place(1, 12, packed.stored_bytes, packed.flags)
+    assert form.frame_sizes(place, size, name="x") is None, "that takes the index"
+
+
 def test_what_does_not_shrink_is_stored_as_it_is() -> None:
     packed = form.pack(7, random.Random(1).randbytes(100_000))
     assert packed.flags == 0

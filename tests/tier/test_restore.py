@@ -10,22 +10,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from diskless.agent.ports import Stretch
+from diskless.bench.weed import BUCKET, Weed
 from diskless.errors import DamagedTier, StoreDown, WrongKey
 from diskless.identity.cipher import Cipher
 from diskless.tier import restore
+from diskless.tier.address import open_store
 from diskless.tier.chain import Chain
 from diskless.tier.manifest import Stream, chain_name
 from diskless.tier.remote import RemoteStore
 from diskless.tier.round import Round, upload
-from diskless.tier.store import Metered, Store, open_store
+from diskless.tier.store import Metered, Store
 from diskless.tier.sweep import Collector
 from diskless.tier.verify import verify
 from tests.tier import loop
 from tests.tier.faulty import FaultyStore
 from tests.tier.hand import Hand, said
-from tests.tier.weed import BUCKET, Weed
 
 _numbers = itertools.count()
 KEY = Cipher(bytes(range(32)))
@@ -55,11 +58,14 @@ def test_a_tier_is_written_collected_verified_and_read_back(
     rng = random.Random(3)
     files = {n: rng.randbytes(rng.choice((0, 5, 5000, 1_500_000))) for n in range(1, 30)}
     files[30] = bytes(5_000_000)
+    parts = [rng.randbytes(1_200_000), bytes(900), rng.randbytes(2_100_000)]
+    files[31] = b"".join(parts)
 
     async def write() -> None:
         hand = Hand(make(), cipher=cipher)
         for n in range(1, 30):
-            await hand.write({n: files[n]}, whole=n % 10 == 1)
+            large = {31: parts} if n == 5 else {}
+            await hand.write({n: files[n]}, large=large, whole=n % 10 == 1)
         await hand.write({30: files[30]})
         collector = Collector(hand.chain)
         assert hand.newest is not None
@@ -75,7 +81,7 @@ def test_a_tier_is_written_collected_verified_and_read_back(
         beginning = await chain.take_over(restore.resuming(chain), round_id=lambda: "r")
         hand = Hand(chain.store, cluster="new", epoch=chain.epoch, cipher=cipher)
         async for step in restore.contents(chain, beginning):
-            hand.rows.update((row.id, row) for row in step.rows or ())
+            hand.learn(step.rows or ())
             hand.segments.update((row.number, row) for row in step.segments or ())
         assert hand.rows.keys() == files.keys()
         for id_, data in files.items():
@@ -91,13 +97,34 @@ def test_a_tier_is_written_collected_verified_and_read_back(
     run(read())
 
 
+@pytest.mark.parametrize("lost", range(3))
+def test_a_part_that_no_manifest_names_or_that_lies_elsewhere_is_told(lost: int) -> None:
+    async def work() -> None:
+        hand = Hand(FaultyStore(random.Random(1)), cipher=KEY)
+        data = [b"a" * 1000, b"b" * 1000, b"c" * 1000]
+        await hand.write({}, large={1: data}, whole=True)
+        rows = hand.rows[1]
+        assert (await verify(hand.chain, full=True)).sound
+        # What lies where another part should does not verify, whatever it is.
+        hand.rows[1] = [msgspec.structs.replace(rows[lost], start=rows[lost - 1].start)]
+        with pytest.raises(DamagedTier, match="checksum"):
+            await hand.read(1, 3000)
+        hand.rows[1] = [row for row in rows if row is not rows[lost]]
+        await hand.write({}, whole=True)
+        report = await verify(hand.chain)
+        assert len(report.problems) == 1
+        assert "file 1: " in report.problems[0]
+
+    run(work())
+
+
 def test_agents_upload_segments_that_a_round_only_names() -> None:
     async def work() -> None:
         hand = Hand(FaultyStore(random.Random(1)))
         async with Round(hand.chain, None, round_id="r") as round_:
             await round_.add(Stream.JOURNAL, b"journal")
             shares = []
-            for files in ([(1, b"a"), (2, b"b")], [(3, b"c")]):
+            for files in ([Stretch(1, b"a"), Stretch(2, b"b")], [Stretch(3, b"c")]):
                 number, name = round_.reserve()
                 shares.append(upload(hand.store, name=name, number=number, files=files))
             for segment, rows in await asyncio.gather(*shares):

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 import pytest
@@ -11,24 +12,33 @@ from msgspec.structs import replace
 from diskless.agent.leading import backlog as backlogs
 from diskless.agent.leading import cut
 from diskless.agent.leading.backlog import Backlog
+from diskless.agent.leading.distance import FAR_S
 from diskless.agent.leading.drainer import Drainer, Limits, RoundEnded
-from diskless.agent.ports import Uploaded
+from diskless.agent.ports import Stretch, Uploaded
 from diskless.agent.tiers import Tiers
 from diskless.checksum import file_checksum
-from diskless.errors import NotFound, StoreDown, TooFewShards
+from diskless.errors import NotFound, StoreDown, TooFewShards, Unavailable
 from diskless.model import FileRecord
 from diskless.namespace import commands as c
 from diskless.namespace.journal import Journal
+from diskless.namespace.parts import Span
 from diskless.namespace.replication.machine import NamespaceMachine
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.tier import Kept, Segment
+from diskless.namespace.views import tier_place
+from diskless.tier.chain import Chain
 from diskless.tier.port import TierPort
 from diskless.tier.store import Metered
+from diskless.tier.sweep import tidy
+from diskless.tier.verify import verify
 from tests.tier.faulty import FaultyStore
-from tests.tier.loop import run
+from tests.tier.loop import VirtualLoop, run
+from tests.tier.parts import Parts
 
 URI = FaultyStore.uri
 SMALL, LARGE = Limits(), Limits(small_bytes=1, segment_bytes=20)
+PARTS = Limits(small_bytes=1, segment_bytes=8)
+"""What a file of 24 bytes becomes: a part of the manifest, a segment, three segments."""
 
 
 class Room:
@@ -42,6 +52,7 @@ class Room:
         self.op = 0
         self.sequence = 0
         self.on_read: Callable[[FileRecord], None] = lambda record: None
+        self.dies: Callable[[Span], bool] = lambda span: False
         now_s = asyncio.get_running_loop().time
         self.backlog = Backlog(world=self, now_s=now_s)
         self.drainer = Drainer(
@@ -96,8 +107,11 @@ class Room:
         return record.inline
 
     async def upload(self, records: Sequence[FileRecord], *, number: int, name: str) -> Uploaded:
-        files = [(record.id, await self.read(record)) for record in records]
+        files = [Stretch(record.id, await self.read(record)) for record in records]
         return await self.uploads_to.upload(files, number=number, name=name)
+
+    def begin_parts(self) -> Parts:
+        return Parts(self.read, self.uploads_to, self.dies)
 
 
 def gone_where_it_was(room: Room, id_: int, error: Exception) -> Callable[[FileRecord], None]:
@@ -112,12 +126,37 @@ def gone_where_it_was(room: Room, id_: int, error: Exception) -> Callable[[FileR
     return on_read
 
 
-@pytest.mark.parametrize("limits", [SMALL, LARGE])
+def round_s(*, busy: bool, waiting: int) -> float:
+    """How long a round of many segments takes."""
+
+    async def main() -> float:
+        room = Room(LARGE)
+        for n in range(60):
+            room.put(f"/{n}", b"x" * 24)
+        await room.drainer.catch_up()
+        room.backlog.waiting = waiting
+        if busy:
+            room.on_read = lambda record: room.drainer.pacer.note_command(0.001)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await room.drainer.round()
+        return loop.time() - began_s
+
+    return run(main())
+
+
+def test_a_large_round_gives_way_to_clients_unless_they_wait_for_it() -> None:
+    alone_s = round_s(busy=False, waiting=0)
+    assert round_s(busy=True, waiting=0) > 1.3 * alone_s
+    assert round_s(busy=True, waiting=1) <= 1.1 * alone_s
+
+
+@pytest.mark.parametrize("limits", [SMALL, LARGE, PARTS])
 @pytest.mark.parametrize("error", [TooFewShards("gone"), NotFound("gone")])
 def test_a_file_that_was_moved_in_a_round_is_not_lost(limits: Limits, error: Exception) -> None:
     async def main() -> None:
         room = Room(limits)
-        ids = [room.put(f"/{n}", b"x" * 30) for n in range(3)]
+        ids = [room.put(f"/{n}", b"x" * 24) for n in range(3)]
         await room.drainer.catch_up()
         room.on_read = gone_where_it_was(room, ids[1], error)
         await room.drainer.round()
@@ -127,11 +166,11 @@ def test_a_file_that_was_moved_in_a_round_is_not_lost(limits: Limits, error: Exc
     run(main())
 
 
-@pytest.mark.parametrize("limits", [SMALL, LARGE])
+@pytest.mark.parametrize("limits", [SMALL, LARGE, PARTS])
 def test_a_file_that_nobody_has_any_more_keeps_no_other_from_the_tier(limits: Limits) -> None:
     async def main() -> None:
         room = Room(limits)
-        ids = [room.put(f"/{n}", b"x" * 30) for n in range(3)]
+        ids = [room.put(f"/{n}", b"x" * 24) for n in range(3)]
         await room.drainer.catch_up()
 
         def on_read(record: FileRecord) -> None:
@@ -142,6 +181,120 @@ def test_a_file_that_nobody_has_any_more_keeps_no_other_from_the_tier(limits: Li
         await room.drainer.round()
         assert room.drainer.files_lost == {ids[1]}
         assert [id_ in room.state.tier.places for id_ in ids] == [True, False, True]
+
+    run(main())
+
+
+CONTENT = bytes(range(24))
+
+
+async def kept(room: Room, id_: int) -> bytes:
+    """A file's bytes, as the tier has them."""
+    found = b""
+    for part in room.state.tier.parts(id_):
+        place = tier_place(room.state.tier, id_, part.start)
+        assert place is not None
+        found += b"".join(await room.port.read(place, file=id_, size=24, start=part.start, stop=24))
+    return found
+
+
+@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_an_agent_that_dies_with_any_part_costs_the_parts_before_it(part: int, after: bool) -> None:
+    """Others begin with the first again; nothing of what it left is named."""
+
+    async def main() -> None:
+        room = Room(PARTS)
+        await room.drainer.catch_up()
+        await room.drainer.round()
+        id_ = room.put("/large", CONTENT)
+        deaths = iter([False, True] if after else [True])
+        room.dies = lambda span: span.start == 8 * part and next(deaths, False)
+        await room.drainer.round()
+        assert next(deaths, None) is None
+        assert await kept(room, id_) == CONTENT
+        named = {segment.name for segment in room.state.tier.segments.values()}
+        assert all(name.endswith("-2") for name in named if name.startswith("segments/"))
+        chain = Chain(room.store, cluster="c", name="c", epoch=1)
+        newest = await chain.newest()
+        assert newest is not None
+        garbage = await tidy(chain, newest, (), dry_run=False)
+        assert garbage.deleted >= 1
+        assert {name for name in room.store.objects if name.startswith("segments/")} <= named
+        assert await kept(room, id_) == CONTENT
+        assert room.drainer.files_lost == set()
+
+    run(main())
+
+
+def test_a_large_file_that_every_agent_dies_of_ends_the_round_and_names_none_of_it() -> None:
+    async def main() -> None:
+        room = Room(PARTS)
+        await room.drainer.catch_up()
+        await room.drainer.round()
+        number, id_ = room.state.tier.number, room.put("/large", CONTENT)
+        room.dies = lambda span: span.start == 16
+        with pytest.raises(Unavailable):
+            await room.drainer.round()
+        assert room.state.tier.number == number
+        assert id_ not in room.state.tier.places
+        room.dies = lambda span: False
+        await room.drainer.round()
+        assert await kept(room, id_) == CONTENT
+        await room.drainer.round()
+
+    run(main())
+
+
+def test_what_is_lost_of_a_large_file_in_its_middle_leaves_none_of_it_in_a_manifest() -> None:
+    async def main() -> None:
+        room = Room(PARTS)
+        ids = [room.put("/lost", bytes(40)), room.put("/good", CONTENT)]
+        await room.drainer.catch_up()
+        reads = 0
+
+        def on_read(record: FileRecord) -> None:
+            nonlocal reads
+            reads += record.id == ids[0]
+            if record.id == ids[0] and reads > 4:
+                raise TooFewShards("lost")
+
+        room.on_read = on_read
+        await room.drainer.round()
+        assert room.drainer.files_lost == {ids[0]}
+        assert ids[0] not in room.state.tier.places
+        assert await kept(room, ids[1]) == CONTENT
+        chain = Chain(room.store, cluster="c", name="c", epoch=1)
+        report = await verify(chain, full=True)
+        assert report.sound, report.problems
+        assert report.files == 1
+
+    run(main())
+
+
+def test_a_large_file_that_is_deleted_while_it_is_uploaded_is_garbage_that_is_found() -> None:
+    async def main() -> None:
+        room = Room(PARTS)
+        await room.drainer.catch_up()
+        await room.drainer.round()
+        id_ = room.put("/large", CONTENT)
+        seen = []
+
+        def on_read(record: FileRecord) -> None:
+            seen.append(record.id)
+            if len(seen) == 2:
+                room.sequence += 1
+                room.do(c.Delete(room.session, room.sequence, "/large", False))
+
+        room.on_read = on_read
+        await room.drainer.round()
+        assert seen == [id_] * 3
+        assert id_ not in room.state.tier.places
+        assert not room.state.tier.segments
+        room.put("/small", b"x")
+        await room.drainer.round()
+        chain = Chain(room.store, cluster="c", name="c", epoch=1)
+        assert (await verify(chain, full=True)).sound
 
     run(main())
 
@@ -207,26 +360,95 @@ def test_a_store_that_takes_its_time_with_a_manifest_keeps_nothing_from_being_re
     run(main())
 
 
-def test_a_whole_manifest_goes_through_its_rows_once_however_many_segments_there_are() -> None:
-    walks = 0
-
-    class Rows(list[Any]):
-        def __iter__(self) -> Any:
-            nonlocal walks
-            walks += 1
-            return super().__iter__()
-
+def test_a_whole_manifest_has_the_rows_of_each_segment_together() -> None:
     state = NamespaceState()
     for number in range(1, 101):
         state.tier.restore_segment(number, Segment(f"segments/{number}", 10))
-    rows = Rows((id_, *_kept(id_ % 100 + 1)) for id_ in range(1000))
-    moment = cut.Moment(change=1, op=1, time_ms=1, last_file=1)
-    whole = cut.Whole(moment=moment, rows=rows)
-    found = list(whole.segments(state))
-    assert len(found) == 100
-    assert sorted(row for held in found for row in held.rows) == sorted(list.__iter__(rows))
-    assert all(row[1] == held.number for held in found for row in held.rows)
-    assert walks == 1
+    rows = {number: [(id_, *_kept(number)) for id_ in range(10)] for number in range(1, 101)}
+    whole = cut.Whole(moment=cut.Moment(change=1, op=1, time_ms=1, last_file=1), rows=rows)
+    found = {held.number: [*held.rows] for held in whole.segments(state)}
+    assert found == rows
+
+
+def test_a_whole_manifest_of_many_files_takes_many_short_turns_and_tells_only_what_it_brought() -> (
+    None
+):
+    segments, files = 12, 5000
+
+    async def main() -> None:
+        room = Room(SMALL)
+        await room.drainer.catch_up()
+        draft = room.port.draft("round")
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        for number in range(1, segments + 1):
+            rows = tuple((files * number + n, *_kept(number)) for n in range(files))
+            draft.keep(Uploaded(number, f"segments/{number}", 10, rows))
+        await draft.add_file(1, b"new")
+        before = loop.turns
+        landed = await draft.append(change=1, op=1, time_ms=1, last_file=10**6)
+        assert [row[0] for row in landed.rows] == [1]
+        assert loop.turns - before >= segments, (
+            "others have their turn between the pieces of its table"
+        )
+        found = await room.port.look(landed.number, epoch=landed.epoch)
+        assert found is not None
+        assert len(found.rows) == segments * files + 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("limits", [SMALL, LARGE, PARTS])
+def test_a_whole_round_tells_the_namespace_of_the_files_that_it_brought_and_of_no_others(
+    limits: Limits,
+) -> None:
+    async def main() -> None:
+        room = Room(limits)
+        for n in range(3):
+            room.put(f"/{n}", b"x" * 24)
+        await room.drainer.catch_up()
+        await room.drainer.round()
+        new, known = room.put("/new", b"y" * 24), set(room.state.tier.segments)
+        told: list[c.Command] = []
+        execute = room.execute
+
+        async def noted(command: c.Command) -> tuple[c.Result, ...]:
+            told.append(command)
+            return await execute(command)
+
+        room.execute = noted  # type: ignore[method-assign]
+        room.drainer._since_whole = limits.whole_after
+        await room.drainer.round()
+        assert c.Mark in map(type, told), "it was whole"
+        rows = [row for command in told if isinstance(command, c.Keep) for row in command.rows]
+        assert new in {row[0] for row in rows}
+        assert known.isdisjoint(row[1] for row in rows), "where nothing is new"
+        assert set(room.state.tier.places) == set(room.state.files)
+
+    run(main())
+
+
+@pytest.mark.parametrize("places", [0, 1])
+def test_what_a_leader_left_of_a_tier_that_is_detached_is_cleared_up_by_the_next(
+    places: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diskless.namespace.tier.FORGET_PLACES", 1)
+
+    async def main() -> None:
+        room = Room(SMALL)
+        for n in range(1 + places):
+            room.put(f"/{n}", b"x")
+        await room.drainer.catch_up()
+        await room.drainer.round()
+        assert room.do(c.DetachTier()) == places, "left to be forgotten"
+        room.do(c.Mark())  # of a round that had begun; and then both are gone
+        draining = asyncio.create_task(room.drainer.run())
+        await asyncio.sleep(10)
+        draining.cancel()
+        assert room.state.marked is None
+        assert not room.state.tier.places
+
+    run(main())
 
 
 def test_a_leader_that_finds_no_chain_where_one_was_begins_no_other() -> None:
@@ -269,3 +491,30 @@ def test_a_tier_that_is_silent_for_days_takes_no_more_memory(
         assert room.backlog.lag().seconds == 0
 
     run(main())
+
+
+def drained(*, puts_per_s: int, for_s: int) -> tuple[int, float]:
+    """Rounds of a drain under so many puts a second, and how far it was behind, mostly: this store
+    answers late now and then."""
+
+    async def main() -> tuple[int, float]:
+        room = Room(Limits())
+        draining = asyncio.create_task(room.drainer.run())
+        lags_s = []
+        for number in range(puts_per_s * for_s):
+            room.put(f"/{number}", b"x")
+            room.backlog.note()
+            await asyncio.sleep(1 / puts_per_s)
+            lags_s.append(room.backlog.lag().seconds)
+        draining.cancel()
+        return room.drainer.rounds, median(lags_s)
+
+    return run(main())
+
+
+def test_few_changes_make_few_rounds_and_are_not_far_behind_for_it() -> None:
+    few, few_lag_s = drained(puts_per_s=10, for_s=20)
+    many, many_lag_s = drained(puts_per_s=200, for_s=20)
+    assert 0 < few < 0.7 * many
+    assert few_lag_s < FAR_S
+    assert many_lag_s < FAR_S

@@ -2,6 +2,7 @@
 what each says when it cannot."""
 
 import asyncio
+import gc
 import itertools
 import os
 import random
@@ -9,19 +10,23 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
+import weakref
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from diskless.bench.weed import BUCKET, Weed
 from diskless.errors import BadSettings, NoSuchBucket, StoreDenied, StoreDown
 from diskless.tier import files
+from diskless.tier.address import check_uri, open_store
 from diskless.tier.files import TEMPORARY, FileStore
 from diskless.tier.remote import RemoteStore, read_credentials
-from diskless.tier.store import Metered, Missing, Store, Taken, check, check_uri, open_store
+from diskless.tier.store import Metered, Missing, Store, Taken, check
 from tests.tier.faulty import FaultyStore
-from tests.tier.weed import BUCKET, Weed
 
 Make = Callable[[], Metered]
 _numbers = itertools.count()
@@ -124,6 +129,55 @@ def test_a_file_and_then_its_directory_are_synced_before_a_create_returns(tmp_pa
     synced.clear()
     run(store.settle("chain/1"))
     assert synced == [str(tmp_path / "tier/chain")]
+
+
+def test_a_mount_that_hangs_takes_no_memory_and_no_threads_of_others(tmp_path: Path) -> None:
+    class Part(bytearray):
+        """Of a segment; it can be asked whether it is still there."""
+
+    over = threading.Event()
+    parts: list[weakref.ref[Part]] = []
+
+    async def work() -> None:
+        store = Metered(
+            FileStore(tmp_path / "tier", fsync=lambda _: bool(over.wait())), request_s=0.02
+        )
+        for number in range(3 * files.THREADS):
+            part = Part(1)
+            parts.append(weakref.ref(part))
+            with pytest.raises(StoreDown, match="did not write"):
+                await store.put_new(f"chain/{number}", [part])
+        gc.collect()
+        hang, wait = parts[: files.THREADS], parts[files.THREADS : -1]
+        assert all(part() for part in hang)
+        assert not any(part() for part in wait)
+        for _ in range(40):  # more than all others share
+            async with asyncio.timeout(10):
+                assert await asyncio.to_thread(str, 7) == "7"
+
+    try:
+        run(work())
+    finally:
+        over.set()
+
+
+def test_a_mount_that_hangs_does_not_keep_the_event_loop_from_working(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    class Hung(type(tmp_path)):  # type: ignore[misc]
+        def is_dir(self) -> bool:
+            return over.wait(10)
+
+    async def work() -> None:
+        with pytest.raises(StoreDown, match="did not read"):
+            await Metered(FileStore(Hung(tmp_path)), request_s=0.02).get("chain/1")
+
+    try:
+        began_s = time.monotonic()
+        run(work())
+        assert time.monotonic() - began_s < 5
+    finally:
+        over.set()
 
 
 def test_a_writer_that_is_killed_leaves_whole_objects_or_none(tmp_path: Path) -> None:

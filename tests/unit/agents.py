@@ -65,9 +65,11 @@ class Agent:
             shards=ShardStore(memory=Memory(MIB), now_s=time.monotonic),
             rebuilds=nothing,
             uploader=nothing,
+            cold=nothing,
             namespace=nothing,
             member=self.member,
             voter=self.voter,
+            notes=nothing,
         )
 
 
@@ -86,7 +88,7 @@ async def agent(
 @asynccontextmanager
 async def calling(keyring: Keyring = KEYRING, tls: Tls | None = None) -> AsyncIterator[Peers]:
     """The calls of slot 3."""
-    peers = Peers(slot=3, keyring=keyring, tuning=Tuning(), faults=Faults(), tls=tls)
+    peers = Peers(slot=3, keyring=keyring, tuning=Tuning(), faults=Faults(Memory(MIB)), tls=tls)
     peers.address = "host:3"
     try:
         yield peers
@@ -144,7 +146,7 @@ async def impostor(answer: Answer, *, port: int = 0) -> AsyncIterator[tuple[Impo
 async def refused_with(address: str, method: str, metadata: Metadata) -> grpc.StatusCode:
     """The end of a stream that is opened with that metadata."""
     async with grpc.aio.insecure_channel(address) as channel:
-        stream = channel.stream_stream(method)(metadata=metadata, timeout=10.0)
+        stream = channel.stream_stream(method)(metadata=metadata, timeout=60.0)
         return await stream.code()
 
 

@@ -48,7 +48,7 @@ CLUSTER = "cluster-under-test"
 KEYRING = Keyring(cluster=CLUSTER, root=bytes(range(32)))
 SECRET = KEYRING.hex()
 ADMIN = KEYRING.admin()
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -111,9 +111,13 @@ class RawClient:
         port: int = 0,
         credential: Credential | None = ADMIN,
         tls: ssl.SSLContext | None = None,
+        source: str = "",
     ) -> None:
+        """By TCP it comes from the address `source`, if there is one."""
         self.socket = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
         self.socket.settimeout(WAIT_S)
+        if source:
+            self.socket.bind((source, 0))
         self.socket.connect(path or ("127.0.0.1", port))
         if tls is not None:
             name = any_server_name(CLUSTER)
@@ -262,7 +266,7 @@ class FakeAgent:
         return self.state.roster_version
 
     def welcome(self) -> m.Welcome:
-        return m.Welcome(CLUSTER, "test", self.slot, 4, 2, MIB, self.roster().agents)
+        return m.Welcome(self.roster().agents)
 
     def roster(self) -> m.Roster:
         return m.Roster([self.state.peers[slot] for slot in sorted(self.state.peers)])
@@ -499,7 +503,7 @@ class FakeCluster:
         return Descriptor(
             cluster=CLUSTER,
             name="test",
-            secret=self.keyring.hex(),
+            key=self.keyring.hex(),
             authority=self.authority.chain.decode() if self.authority else "",
             gateways=peers,
         )

@@ -12,7 +12,7 @@ from diskless.namespace.sparse import BUCKETS
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.survey import survey
 from diskless.namespace.tier import is_cold
-from diskless.repair import Cluster, RepairPlan, plan_repair
+from diskless.repair import Cluster, RepairPlan, Single
 
 
 def hosts_left(shard_hosts: list[str], needed: int) -> int:
@@ -39,12 +39,15 @@ def recount(state: NamespaceState, damaged: Collection[ShardName] = ()) -> dict[
         if agent.up
     }
     standings = {"total": 0, "healthy": 0, "degraded": 0, "lost": 0}
-    margins, margins_hosts = [99], [99]
+    margins: dict[int, tuple[int, int]] = {}
     placed: Counter[int] = Counter()
+    sizes: Counter[int] = Counter()
     at: Counter[Place] = Counter()
     for stripe in live_stripes(state.ledger):
         placed.update(place.slot for place in stripe.places)
         at.update(stripe.places)
+        shard_bytes = -(-stripe.payload_bytes // stripe.data_shards)
+        sizes.update({place.slot: shard_bytes for place in stripe.places})
         on = [
             here[place]
             for index, place in enumerate(stripe.places)
@@ -55,13 +58,20 @@ def recount(state: NamespaceState, damaged: Collection[ShardName] = ()) -> dict[
         standings[
             "lost" if spare < 0 else "healthy" if spare >= stripe.parity_shards else "degraded"
         ] += 1
-        margins.append(max(spare, -1))
-        margins_hosts.append(hosts_left(on, stripe.data_shards))
+        found = max(spare, -1), hosts_left(on, stripe.data_shards)
+        known = margins.get(stripe.parity_shards, found)
+        margins[stripe.parity_shards] = min(known[0], found[0]), min(known[1], found[1])
     return {
         "standings": standings,
-        "margin": min(margins),
-        "margin_hosts": min(margins_hosts),
+        "margins": {
+            parity: tuple(
+                min(parity, *(found[at] for other, found in margins.items() if other >= parity))
+                for at in (0, 1)
+            )
+            for parity in margins
+        },
         "placed": dict(placed),
+        "bytes": dict(sizes),
         "at": dict(at),
     }
 
@@ -72,9 +82,11 @@ def counted(state: NamespaceState, damaged: Collection[ShardName] = ()) -> dict[
     tally = state.health.tally(damaged, ((entry.group, entry.stripe) for entry in ill))
     return {
         "standings": tally.standings,
-        "margin": tally.margin(99),
-        "margin_hosts": tally.margin_hosts(99),
+        "margins": {
+            parity: (tally.margin(parity), tally.margin_hosts(parity)) for parity in tally.classes
+        },
         "placed": {slot: n for slot, n in state.health.shards_placed.items() if n},
+        "bytes": {slot: n for slot, n in state.health.bytes_placed.items() if n},
         "at": dict(state.health.shards_at),
     }
 
@@ -102,7 +114,10 @@ def lists_of(plan: RepairPlan) -> dict[str, Any]:
 
 
 def check_plan(ledger: Ledger, cluster: Cluster) -> None:
-    model = plan_repair(live_stripes(ledger), cluster)
+    model = RepairPlan(cluster)
+    for id_, entry in ledger.entries.items():
+        if id_ not in ledger.freed_ms:
+            model.add(Single(entry.stripe, entry.number, entry.priority))
     assert lists_of(planned(ledger, cluster)) == lists_of(model)
 
 
@@ -127,19 +142,22 @@ def check_tier(state: NamespaceState) -> None:
     """What is known of the tier against a count over all files: whose bytes are in which segment,
     and who has them there alone."""
     tier = state.tier
-    kept = {id_: tier.place(id_) for id_ in tier.places}
+    kept = {id_: tier.parts(id_) for id_ in tier.places}
     assert kept.keys() <= set(state.files), "a place of a file that is gone"
     live: Counter[int] = Counter()
-    for place in kept.values():
-        assert place is not None
-        live[place.segment] += place.stored_bytes
+    for parts in kept.values():
+        for place in parts:
+            live[place.segment] += place.stored_bytes
+    assert tier.parts_kept == sum(len(parts) for parts in kept.values() if len(parts) > 1)
     assert {number: one.live_bytes for number, one in tier.segments.items()} == live
     assert tier.live_bytes == live.total()
     names = [one.name for one in tier.segments.values()]
     assert tier.segments_bytes_used == sum(map(weights.segment_bytes, names))
     cold = {id_: file.record.size for id_, file in state.files.items() if is_cold(file.record)}
-    assert dict(tier.cold) == cold
-    assert tier.cold_bytes == sum(cold.values())
+    assert dict(tier.cold) | dict(tier.evicted) == cold
+    assert not tier.cold.keys() & tier.evicted.keys()
+    assert tier.cold_bytes == sum(tier.cold.values())
+    assert tier.evicted_bytes == sum(tier.evicted.values())
     assert tier.attached or not (kept or cold)
 
 

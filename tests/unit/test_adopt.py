@@ -5,11 +5,12 @@ import pytest
 from diskless.client import descriptor
 from diskless.client.descriptor import Descriptor
 from diskless.errors import BadRequest, BadSettings, LaunchFailed
-from diskless.launch import agents, ending
-from diskless.launch.adopt import adopt
+from diskless.launch import actors
 from diskless.launch.local import LocalCluster
 from diskless.launch.record import RayRecord
 from diskless.model import ClusterStatus
+from diskless.operate import ending
+from diskless.operate.adopt import adopt
 from tests.conftest import StartCluster
 from tests.support import eventually
 
@@ -19,7 +20,7 @@ def no_progress(_what: str, _done: int, _total: int) -> None:
 
 
 def test_a_ray_of_the_clusters_own_cannot_be_replaced():
-    descriptor.save(Descriptor(cluster="c", name="own", secret="s", ray=RayRecord().to_dict()))
+    descriptor.save(Descriptor(cluster="c", name="own", key="s", ray=RayRecord().to_dict()))
     with pytest.raises(BadRequest, match="a Ray of its own"):
         adopt("own", "10.0.0.1:6380", progress=no_progress)
 
@@ -31,7 +32,7 @@ def test_down_does_not_leave_agents_behind_that_another_ray_runs(
     cluster = start(agents=4, data_shards=2, parity_shards=1)
     known = descriptor.load(cluster.settings.name)
     here = {0, 1}
-    monkeypatch.setattr(agents, "find", lambda _, slot: object() if slot in here else None)
+    monkeypatch.setattr(actors, "find", lambda _, slot: object() if slot in here else None)
     with pytest.raises(LaunchFailed, match="agent-2, agent-3 of cluster"):
         ending.refuse_to_orphan(known)
     cluster.kill(3)

@@ -8,14 +8,14 @@ import ray
 
 from diskless.config import ClusterSettings
 from diskless.identity.keyfile import Keys
-from diskless.launch import agents, spread
-from diskless.launch.agents import Identity
+from diskless.launch import actors, agents, spread
+from diskless.launch.model import Identity
 from diskless.launch.seats import RayNode
-from diskless.launch.spread import Door
+from diskless.launch.spread import RayletReply
 
 KEYS = Keys(cluster="c", name="default", root="s")
 IDENTITY = Identity(ClusterSettings(), KEYS, one_host=False)
-DOORS = {"open": Door.OPEN, "closed": Door.CLOSED, "silent": Door.SILENT}
+REPLIES = {"open": RayletReply.SERVES, "closed": RayletReply.ENDED, "silent": RayletReply.SILENT}
 NIL = ray.NodeID.nil().hex()
 """What Ray calls the node of an actor that has none yet."""
 
@@ -29,13 +29,13 @@ class Listed:
             for slot, home in homes.items()
         }
         self.answering: set[int] = set()
-        nodes = [RayNode(id_, "h", "127.0.0.1") for id_ in DOORS]
+        nodes = [RayNode(id_, "h", "127.0.0.1") for id_ in REPLIES]
         monkeypatch.setattr(spread, "registered_nodes", lambda: nodes)
-        monkeypatch.setattr(spread, "knock", lambda _: DOORS)
-        monkeypatch.setattr(agents, "row_of", lambda _, slot: self.rows.get(slot, {}))
-        monkeypatch.setattr(agents, "find", lambda _, slot: self.rows.get(slot))
-        monkeypatch.setattr(agents, "give_up", self._give_up)
-        monkeypatch.setattr(agents, "ask_quietly", self._ask)
+        monkeypatch.setattr(spread, "knock", lambda _: REPLIES)
+        monkeypatch.setattr(actors, "row_of", lambda _, slot: self.rows.get(slot, {}))
+        monkeypatch.setattr(actors, "find", lambda _, slot: self.rows.get(slot))
+        monkeypatch.setattr(actors, "give_up", self._give_up)
+        monkeypatch.setattr(actors, "ask_quietly", self._ask)
 
     def _give_up(self, _: str, slot: int, actor: str) -> None:
         assert self.rows.pop(slot)["ActorID"] == actor

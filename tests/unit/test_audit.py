@@ -21,6 +21,12 @@ from tests.unit.test_lookback import all_pages, row
 Start = Callable[..., AuditFile]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is noted is written in the end, however busy the machine is."""
+    monkeypatch.setattr(module, "FLUSH_TIMEOUT_S", 60.0)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Begins a life of an agent's audit file; all are closed in the end."""

@@ -11,6 +11,7 @@ from diskless.checksum import file_checksum
 from diskless.errors import NotDurable, Superseded, Unavailable
 from diskless.model import TierOptions
 from diskless.namespace import commands as c
+from diskless.namespace import queries as q
 from diskless.namespace.replication.machine import NamespaceMachine
 
 LAG_MAX_S = 10.0
@@ -131,3 +132,31 @@ def test_whoever_waits_hears_that_another_leads_or_that_all_is_over() -> None:
                 await task
 
     asyncio.run(check())
+
+
+def test_who_asks_how_far_the_tier_is_because_he_waits_for_it_hurries_the_drain() -> None:
+    """As a flush does; and nobody for what is not there yet, or has been reached."""
+    world = World()
+    backlog = world.backlog
+    backlog.after(world.put("/a"))
+    change = world.state.tier.change
+    assert backlog.before_answer(q.TierState()) == 0
+    assert not backlog.is_awaited, "who only looks waits for nothing"
+    backlog.work.clear()
+    assert backlog.before_answer(q.TierState(change + 100)) == 0, "it is answered at once"
+    assert backlog.work.is_set()
+    assert backlog.is_awaited
+    assert backlog.presses
+    world.move_horizon()
+    backlog.moved()
+    backlog.after(world.put("/b"))
+    assert not backlog.is_awaited
+
+
+def test_the_drain_gives_way_to_nobody_while_memory_is_short() -> None:
+    """Writers wait for memory then, which waits for the drain."""
+    world = World()
+    world.backlog.after(world.put("/a"))
+    assert not world.backlog.presses
+    world.backlog.hurried = True
+    assert world.backlog.presses

@@ -1,6 +1,8 @@
 """The statistics of samples, the sizes of a run, the machine, and stores that need no cluster."""
 
 import os
+import subprocess
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 
 from diskless.bench import machine, sizes, works
 from diskless.bench.figures import Result, Series, UnknownFormat, decode, encode, ratios, spread_of
+from diskless.bench.processes import cost_of
 from diskless.bench.query import cached_share, committed_s
 from diskless.bench.spark import counted, parse_setup
 from diskless.bench.stores import FilesAt
@@ -205,3 +208,16 @@ def test_what_was_just_read_is_in_the_page_cache(tmp_path: Path) -> None:
 
 def test_an_empty_directory_has_nothing_in_the_page_cache(tmp_path: Path) -> None:
     assert cached_share(tmp_path) == 0.0
+
+
+def test_the_cpu_of_work_is_that_of_this_process_and_of_others_that_live() -> None:
+    def work() -> None:
+        end_s = time.process_time() + 0.05
+        while time.process_time() < end_s:
+            pass
+
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    cost = cost_of(work, [gone.pid])
+    assert round(cost.cpu_ms) >= 40  # it is told in ticks of 10 ms
+    assert cost.took_s > 0

@@ -60,9 +60,25 @@ def _not_measured(result: Result) -> set[str]:
         absent |= {works.REPAIR_RATE, works.REPAIR_COMMIT}
     if "history" not in result.seconds:
         absent |= {works.HISTORY_READ_PAST, works.HISTORY_CPU_BESIDE}
+    if "barrier" not in result.seconds:
+        absent |= {works.BARRIER_TRIGGER}
+    if "rollback" not in result.seconds:
+        absent |= {works.ROLLBACK_S, works.ROLLBACK_BYTES, works.ROLLBACK_LEASED}
+        absent |= {works.ROLLBACK_RESTART}
     if "identity" not in result.seconds:
         absent |= {works.IDENTITY_COMMIT_TLS, works.IDENTITY_WRITE_MORE, works.IDENTITY_READ_MORE}
         absent |= {works.IDENTITY_OPEN, works.IDENTITY_OPEN_TLS}
+    if "tier" not in result.seconds:
+        absent |= {works.tier_drain(place) for place in ("file", "s3")}
+        absent |= {works.tier_written(place) for place in ("file", "s3")}
+        absent |= {works.TIER_RESTART_COLD, works.TIER_FIRST_BYTE}
+    if "eviction" not in result.seconds:
+        absent |= {works.EVICTION_MEMORY_KEPT, works.EVICTION_RESTART_KEPT, works.EVICTION_READ}
+        absent |= {works.EVICTION_BULK}
+    if "seen" not in result.seconds:
+        absent |= {works.SEEN_COMMIT_SHOWN, works.SEEN_IDLE_MORE, works.SEEN_SCRAPE}
+        absent |= {works.SEEN_KILL, works.SEEN_WATCHERS, works.SEEN_FIRST_VIEW, works.SEEN_NOTE}
+        absent |= {works.SEEN_KILL_SHOWN, works.SEEN_BATCH_NOTED}
     return absent
 
 
@@ -106,6 +122,29 @@ def test_a_restart_is_judged_at_every_size(result: Result) -> None:
     ]
     grown = replace(result, series=[*result.series, *more])
     assert judged_of(grown, "query restarted, of file://, 600 MB of hdfs state") == (1.2, False)
+
+
+@pytest.mark.parametrize(
+    ("work", "system", "most"),
+    [
+        (works.AGENTS_COMMIT_CPU, MAIN, 1.15),
+        (works.AGENTS_WRITE_CPU, MAIN, 1.15),
+        (works.GROWN_COMMIT_CPU, MAIN, 1.25),
+        (works.SCALE_IDLE_EACH, works.SIMULATED, 1.25),
+        (works.SCALE_COMMIT_MESSAGES, works.SIMULATED, 1.25),
+    ],
+)
+def test_what_grows_is_judged_at_its_largest_size_beside_the_smallest(
+    result: Result, work: str, system: str, most: float
+) -> None:
+    for largest, met in ((most, True), (most + 0.01, False)):
+        values = {6.0: 1.0, 12.0: 9.0, 24.0: largest}
+        more = [
+            Series(part="growth", work=work, system=system, unit="ms", samples=[value], size=size)
+            for size, value in values.items()
+        ]
+        grown = replace(result, series=[*result.series, *more])
+        assert judged_of(grown, f"{work}: 24 of 6") == (largest, met)
 
 
 # Text.

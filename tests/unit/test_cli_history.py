@@ -63,6 +63,24 @@ def test_a_rollback_says_how_to_undo_it(cli: Cli, client: Client) -> None:  # no
     assert client.read("/q/a") == b"new"
 
 
+def test_a_checkpoint_that_a_query_writes_to_goes_back_only_by_force(
+    cli: Cli,  # noqa: F811
+    client: Client,
+) -> None:
+    client.write("/live/metadata", b"{}")
+    client.snapshot("/live", "s")
+    client.snapshot_cut(["/live"], "all")
+    client.write("/live/offsets/0", b"new")  # takes the lease
+    for verb in (("rollback", "/live", "s"), ("rollback", "--cut", "all")):
+        refused = cli(*verb)
+        assert refused.status == exits.IN_USE
+        assert "is in use by" in refused.err
+        assert client.exists("/live/offsets/0")
+    assert cli("rollback", "/live", "s", "--force").status == exits.OK
+    assert not client.exists("/live/offsets/0")
+    assert cli("rollback", "--cut", "all", "--force").status == exits.OK
+
+
 def test_a_cut_goes_back_together(cli: Cli, client: Client) -> None:  # noqa: F811
     client.write("/r/a", b"old")
     assert cli("snapshot", "create", "--cut", "/q", "/r", "both").status == exits.OK

@@ -1,6 +1,8 @@
 """`diskless tier` and `diskless policy`, and what `up` says of a tier before anything starts."""
 
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +16,12 @@ from diskless.client import Client, descriptor
 from diskless.client.descriptor import Descriptor
 from diskless.config import ClusterSettings
 from diskless.errors import BadRequest, ClusterExists
-from diskless.launch import parking, tiers
+from diskless.launch import tiers
 from diskless.launch.local import LocalCluster
 from diskless.launch.record import refuse_dead
-from diskless.launch.running import refuse_other
-from diskless.model import HydrationStatus, TierReport
+from diskless.model import EvictionStatus, HydrationStatus, TierReport
+from diskless.operate import parking
+from diskless.operate.running import refuse_other
 from diskless.spark.checkpoints import Checkpoint, find_checkpoints
 from diskless.tier.restore import At
 from tests.support import content
@@ -53,9 +56,15 @@ def client(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
 def test_a_policy_is_set_shown_with_its_source_and_removed(cli: Cli, client: Client) -> None:  # noqa: F811
     assert cli("policy", "set", "/p/q", "durability=sync").text == "/p/q: durability=sync\n"
     assert "as before" in cli("policy", "set", "/p/q", "durability=sync").text
-    assert cli("policy", "show", "/p/q/r").text == "durability=sync  set on /p/q\n"
+    assert cli("policy", "show", "/p/q/r").text.startswith("durability=sync  set on /p/q\n")
     shown = cli("policy", "show", "/p", "--json").json
-    assert shown["policies"] == [{"key": "durability", "value": "async", "source": ""}]
+    assert {"key": "durability", "value": "async", "source": ""} in shown["policies"]
+    assert {"key": "pin", "value": "no", "source": ""} in shown["policies"]
+    cli("policy", "set", "/p/q", "durability=barrier")
+    assert "not for Real-Time Mode" in cli("policy", "show", "/p/q/r").text
+    told = cli("policy", "show", "/p/q/r", "--json").json["barrier"]
+    assert "asynchronous progress tracking" in told["not_covered"]
+    assert client.status().tier.barrier_paths == ["/p/q"]  # type: ignore[union-attr]
     assert cli("policy", "rm", "/p/q").text == "/p/q: policies removed\n"
     assert cli("policy", "rm", "/p/q", "durability").text == "/p/q had no durability\n"
     assert "the cluster's default" in cli("policy", "show", "/p/q/r").text
@@ -64,9 +73,9 @@ def test_a_policy_is_set_shown_with_its_source_and_removed(cli: Cli, client: Cli
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ("durability=never", "memory, async, sync"),
+        ("durability=never", "memory, async, barrier, sync"),
         ("colour=red", "there is durability"),
-        ("durability", "write for example durability=sync"),
+        ("durability", "write for example durability=barrier"),
     ],
 )
 def test_bad_policies_are_refused_with_the_good_ones(
@@ -83,7 +92,8 @@ def test_bad_policies_are_refused_with_the_good_ones(
 def test_sync_is_refused_without_a_tier(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     with diskless.local_cluster(**SMALL) as bare:
         monkeypatch.setenv("DISKLESS_CLUSTER", bare.settings.name)
-        assert cli("policy", "show", "/").text == "durability=memory  the cluster's default\n"
+        shown = cli("policy", "show", "/").text
+        assert shown.startswith("durability=memory  the cluster's default\n")
         refused = cli("policy", "set", "/p", "durability=sync")
         assert refused.status == exits.USAGE
         assert "--tier URI" in refused.err
@@ -129,6 +139,22 @@ def test_verify_names_what_is_damaged(cli: Cli, tmp_path: Path) -> None:  # noqa
     assert segment.name in told.err
 
 
+def test_a_process_that_used_a_store_ends_whatever_threads_of_its_library_do() -> None:
+    program = """
+import atexit, sys, threading, types
+sys.modules["obstore"] = types.ModuleType("obstore")
+threading.Thread(target=threading.Event().wait).start()
+atexit.register(print, "cleared away")
+sys.argv = ["diskless", "nothing-of-this-name"]
+from diskless.cli import main
+main()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (exits.USAGE, "cleared away\n")
+
+
 def test_a_place_without_a_tier_is_said_to_hold_none(cli: Cli, tmp_path: Path) -> None:  # noqa: F811
     place = f"file://{tmp_path}"
     assert cli("tier", "status", place).text == f"{place} holds no tier yet\n"
@@ -170,8 +196,20 @@ def test_a_tier_is_detached_from_a_cluster_that_lives_and_stays_readable(
          "failing for 61 s: StoreDown: x"),
         (TierReport(uri="u", state="superseded", last_error="Superseded: y"), "SUPERSEDED"),
         (TierReport(uri="u", state="draining", held=2), "2 answers wait"),
+        (TierReport(uri="u", state="draining", distance_s=0.6, distance_why="few wait"),
+         "a round every 0.6 s at most: few wait"),
+        (TierReport(uri="u", state="draining", barriers=3, barrier_paths=["/a", "/b"]),
+         "barrier: /a, /b and 1 more: exactly-once for sinks that commit a whole batch under its "
+         "id, after its job; not for Real-Time Mode, asynchronous progress tracking, sinks that "
+         "commit by task"),
         (TierReport(uri="u", state="draining", hydration=HydrationStatus(files_left=7, eta_s=9)),
          "7 files and 0 B are in the tier alone, 0 B/s, about 9 s"),
+        (TierReport(uri="u", state="draining", eviction=EvictionStatus(
+            files=3, bytes=4096, hits=3, misses=1, hit_rate=0.75, hydration_ms=8.0)),
+         "3 files and 4.0 KiB are in the tier alone to save memory; 75.0% of reads found their "
+         "bytes in memory, others waited 8 ms"),
+        (TierReport(uri="u", state="draining", eviction=EvictionStatus(state="stuck")),
+         "memory is full of what the tier has not"),
     ],
 )  # fmt: skip
 def test_status_says_how_far_the_tier_is_and_what_is_wrong(report: TierReport, says: str) -> None:
@@ -234,7 +272,7 @@ def test_a_wrong_key_is_said_at_once(cli: Cli, tmp_path: Path) -> None:  # noqa:
         (["--tier", "file:///t", "--tier-keep", "all"], "is no rule such as"),
         (["--tier", "file:///t", "--lag-max", "soon"], "write for example 5s"),
         (["--at", "7"], "it needs --restore URI"),
-        (["--tier", "file:///a", "--restore", "file:///b"], "leave --tier"),
+        (["--tier", "file:///a", "--restore", "file:///b"], "leave out --tier"),
         (["--restore", "file:///b", "--reset"], "choose one"),
         (["--restore", "file:///b", "--at", "yesterday"], "--at 'yesterday'"),
     ],
@@ -278,15 +316,15 @@ def test_a_tier_may_be_added_to_a_cluster_that_has_none_and_changed_nowhere() ->
 
 def test_a_parked_cluster_keeps_its_keys_and_says_how_it_comes_back() -> None:
     settings = ClusterSettings(name="parked", tier="file:///a")
-    known = Descriptor(cluster="c", name="parked", secret="0" * 64, settings=settings.to_dict())
+    known = Descriptor(cluster="c", name="parked", key="0" * 64, settings=settings.to_dict())
     parked = parking.park(known)
     try:
         assert descriptor.load("parked") == parked
         with pytest.raises(diskless.errors.Unavailable, match="up --restore file:///a --cluster"):
             refuse_dead(parked)
-        fresh = Descriptor(cluster="d", name="parked", secret="1" * 64)
+        fresh = Descriptor(cluster="d", name="parked", key="1" * 64)
         back = parking.unpark(parked, fresh)
-        assert (back.cluster, back.secret, back.parked) == ("c", "0" * 64, False)
+        assert (back.cluster, back.key, back.parked) == ("c", "0" * 64, False)
         parking.refuse_alive(parked)
     finally:
         descriptor.remove("parked")

@@ -8,10 +8,12 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
-from diskless import checksum
-from diskless.codec import Codec, codec_for
-from diskless.errors import BadSettings, TooFewShards
+from diskless import checksum, parity
+from diskless.codec import Codec, codec_for, codec_of
+from diskless.errors import BadSettings, CorruptData, TooFewShards
+from diskless.model import Place, Stripe
 
 SHAPES = [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 2), (4, 2), (8, 3)]
 EXTREMES = [(24, 8), (1, 8), (24, 1)]
@@ -194,9 +196,32 @@ def test_located_parts_of_shards_join_to_the_range_of_the_payload(
     assert all(i < codec.data_shards and a < b for i, a, b in parts)
 
 
-def test_a_kept_shard_keeps_neither_the_payload_nor_other_shards_alive() -> None:
-    for shard in codec_for(4, 2).encode(bytes(2**20)):
+def test_kept_parity_keeps_neither_the_payload_nor_other_shards_alive() -> None:
+    for shard in codec_for(4, 2).encode(bytes(2**20))[4:]:
         assert memoryview(shard.obj).nbytes < len(shard) + 128
+
+
+def test_full_data_shards_are_the_payload_and_no_copies_of_it() -> None:
+    payload = bytearray(2**20)
+    shards = codec_for(4, 2).encode(memoryview(payload))
+    payload[0] = payload[2**20 - 1] = 1
+    assert (shards[0][0], shards[3][-1]) == (1, 1)
+
+
+@pytest.mark.parametrize(("m", "k"), SHAPES + EXTREMES)
+def test_isa_l_by_itself_makes_the_shards_that_pyeclib_makes(m: int, k: int) -> None:
+    codec = codec_for(m, k)
+    for size in [*range(1, 4 * m + 2), 4097, 65_537]:
+        payload = payload_of(size)
+        want = [bytes(shard) for shard in codec._encode_by_copies(payload)]
+        for offered in (payload, bytearray(payload), memoryview(bytearray(payload))):
+            assert [bytes(shard) for shard in codec.encode(offered)] == want
+        read_only = memoryview(payload)  # whose place cannot be told
+        assert [bytes(shard) for shard in codec.encode(read_only)] == want
+
+
+def test_isa_l_is_found_here() -> None:
+    assert parity.encoder(data_shards=4, parity_shards=2) is not None
 
 
 def test_an_empty_stripe_is_a_bug() -> None:
@@ -259,3 +284,10 @@ def test_coding_stripe_after_stripe_faults_in_no_new_pages_when_the_heap_is_kept
     assert done.returncode == 0, done.stderr
     # Without keep_heap() it is 140 to 780 faults of 4 KiB, depending on the heap's past.
     assert float(done.stdout) < 20
+
+
+def test_a_stripe_of_another_code_is_refused_with_what_to_do() -> None:
+    stripe = Stripe("0.1.7", 4, 2, 100, tuple(Place(slot, 1) for slot in range(6)))
+    assert codec_of(stripe) is codec_for(4, 2)
+    with pytest.raises(CorruptData, match=r"stripe 0\.1\.7 was encoded with 'xor'.*version"):
+        codec_of(structs.replace(stripe, codec="xor"))

@@ -66,6 +66,14 @@ def test_what_is_no_size_is_refused_in_one_line_with_an_example(text: str) -> No
     assert repr(text) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("cache", "count"),
+    [("0", 0), ("0%", 0), ("10%", 51 * MIB + 209715), (" 12.5 % ", 64 * MIB), ("64MiB", 64 * MIB)],
+)
+def test_the_cache_is_a_size_or_a_part_of_the_memory(cache: str, count: int) -> None:
+    assert ClusterSettings(cache=cache).validate().cache_bytes == count
+
+
 def test_an_absurd_size_is_a_number_too() -> None:
     assert parse_bytes("9" * 400) > 10**399
 
@@ -103,6 +111,12 @@ def test_a_size_that_is_shown_can_be_typed_in_again(count: int) -> None:
 # Validation
 
 BAD_CLUSTERS: list[tuple[dict[str, Any], str]] = [
+    ({"cache": "51%"}, "--cache 51%: of 512.0 MiB of memory it may be half at most"),
+    ({"cache": "257MiB"}, "half at most"),
+    ({"cache": ""}, "write for example 64MiB or 10%"),
+    ({"cache": "-1%"}, "write for example 64MiB or 10%"),
+    ({"cache": "10%%"}, "write for example 64MiB or 10%"),
+    ({"cache": "much"}, "'much' is neither a size nor a part"),
     ({"name": ""}, "use up to 32"),
     ({"name": "Upper"}, "use up to 32"),
     ({"name": "-dash-first"}, "letter or digit"),

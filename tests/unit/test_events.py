@@ -84,6 +84,18 @@ def noted(command: c.Command, *results: c.Result) -> list[Event]:
             "moved 0 shards of 2 stripes, 1 refused",
         ),
         (
+            c.Evict(((1, 0), (2, 0))),
+            c.Done(1),
+            "evict",
+            "left 1 of 2 files to the tier to make room",
+        ),
+        (
+            c.Evict(((1, 0),), returns=True),
+            c.Done(1),
+            "evict",
+            "left 1 of 1 file to the tier whose shards are lost",
+        ),
+        (
             c.Delete(1, 1, "/x", True, True),
             c.Done(),
             "delete",
@@ -123,8 +135,20 @@ def noted(command: c.Command, *results: c.Result) -> list[Event]:
             "roll back /d to s, before that is snapshot number 7",
         ),
         (c.Rollback(1, 1, "", "c", True), c.Done(0), "rollback", "roll back cut c"),
+        (
+            c.Prune(1, 1, "/d", ("a", "b", "c")),
+            c.Done(2),
+            "delete",
+            "delete 2 of 3 files below /d",
+        ),
+        (
+            c.Replace(1, 1, (c.Swap("/d", "/e", "s"), c.Swap("/f", "/g", "s"))),
+            c.Done(2),
+            "replace",
+            "replace /d and 1 more, before that is snapshot s",
+        ),
         (c.Drain(2, True), c.Done(), "drain", "agent-2 drains"),
-        (c.Drain(2, False), c.Done(), "drain", "agent-2 drains no more"),
+        (c.Drain(2, False), c.Done(), "drain", "agent-2 no longer drains"),
         (c.Reap(("a", "b", "c")), c.Done(), "reap", "reaped 3 stripes"),
         (
             c.Doubt(((2, 3), (4, 1))),
@@ -199,7 +223,14 @@ def noted(command: c.Command, *results: c.Result) -> list[Event]:
             "token q1 revoked, which it was",
         ),
         (c.AgentSlow(2, 3, True), c.Done(), "slow", "agent-2 is slow"),
-        (c.AgentSlow(2, 3, False), c.Done(), "slow", "agent-2 is slow no more"),
+        (c.AgentSlow(2, 3, False), c.Done(), "slow", "agent-2 is no longer slow"),
+        (c.AgentEnds(2, 3, "Ray 7", 29_700), c.Done(), "ends", "agent-2 ends in 30 s (Ray 7)"),
+        (
+            c.AgentEnds(2, 3, "Ray 7", 0),
+            c.Done(),
+            "ends",
+            "agent-2 does not end after all (Ray 7)",
+        ),
     ],
 )
 def test_a_command_is_told_in_words(
@@ -278,6 +309,8 @@ def test_a_machine_restored_from_a_snapshot_begins_anew() -> None:
         (c.Clone(2, 1, "/d", "/e"), "q2", ("/d", "/e")),
         (c.Rollback(1, 1, "/d", "s"), "q1", ("/d",)),
         (c.Rollback(1, 1, "", "c", True), "q1", ("/",)),
+        (c.Prune(1, 1, "/d", ("a",)), "q1", ("/d",)),
+        (c.Replace(1, 1, (c.Swap("/d", "/e", "s"),)), "q1", ("/d",)),
         (c.OpenSession("q7"), "q7", ()),
         (c.Drain(2, True, "admin"), "admin", ()),
         (c.IssueToken("q1", ("/a", "/b"), True, 9, "admin"), "admin", ("/a", "/b")),

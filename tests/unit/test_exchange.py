@@ -1,18 +1,18 @@
 """A link's stream: opened on demand, and calls fail at once when it does not come about."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
 
 import grpc.aio
 import pytest
 
 from diskless.errors import AgentGone, Unavailable
-from diskless.rpc.exchange import Link
-from diskless.rpc.services import MEMBERSHIP
-from diskless.rpc.v1 import membership_pb2
+from diskless.rpc.exchange import ANSWERS_BYTES_MAX, Link, serve
+from diskless.rpc.services import MEMBERSHIP, SHARDS
+from diskless.rpc.v1 import membership_pb2, shards_pb2
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class Echo:
@@ -60,7 +60,7 @@ def rpc_error(details: str) -> grpc.aio.AioRpcError:
     ("error", "kind"),
     [
         (Unavailable("it did not prove itself"), Unavailable),
-        (AgentGone("whoever listens there is not agent-1"), AgentGone),
+        (AgentGone("the process there is not agent-1"), AgentGone),
         (rpc_error("Socket closed"), Unavailable),
         (rpc_error("connect: Connection refused (111)"), AgentGone),
         (ValueError("a bug"), Unavailable),
@@ -134,5 +134,56 @@ def test_closing_a_link_that_opens_ends_that_too() -> None:
             with pytest.raises(Unavailable, match="was closed"):
                 await waiting
             await ended.wait()
+
+    asyncio.run(run())
+
+
+def answer_with(size: int) -> Any:
+    return shards_pb2.ShardAnswer(blocks=shards_pb2.Blocks(data_bytes=size))
+
+
+class Lazy:
+    """A caller that asks on and on, and reads answers only when it is told to."""
+
+    def __init__(self, calls: int) -> None:
+        self.asked = 0
+        self.reads = asyncio.Event()
+        self.read = 0
+        self._calls = calls
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while self.asked < self._calls:
+            self.asked += 1
+            yield SHARDS.calls.join([(shards_pb2.ShardCall(id=self.asked), None)])
+        while self.read < self._calls:
+            await asyncio.sleep(0.001)
+
+    async def write(self, data: bytes) -> None:
+        await self.reads.wait()
+        self.read += len(list(SHARDS.answers.split(data)))
+
+
+def test_calls_of_one_who_does_not_read_the_answers_are_not_read_either() -> None:
+    calls, payload = 200, memoryview(bytes(1 << 20))
+
+    async def run() -> None:
+        caller = Lazy(calls)
+        serving = asyncio.create_task(
+            serve(
+                caller,
+                cast(grpc.aio.ServicerContext, caller),
+                split=SHARDS.calls.split,
+                join=SHARDS.answers.join,
+                handle=lambda call, _: (answer_with(len(payload)), payload),
+                refuse=lambda error: shards_pb2.ShardAnswer(),
+            )
+        )
+        for _ in range(4 * calls):
+            await asyncio.sleep(0)
+        assert 0 < caller.asked <= ANSWERS_BYTES_MAX // len(payload) + 3
+        caller.reads.set()
+        async with asyncio.timeout(DEADLINE_S):
+            await serving
+        assert (caller.asked, caller.read) == (calls, calls)
 
     asyncio.run(run())

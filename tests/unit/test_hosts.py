@@ -47,7 +47,7 @@ def test_processes_of_this_machine_are_never_those_of_a_host(
 def test_a_host_whose_anchors_number_has_gone_to_a_stranger_is_gone(
     anchor: Session, tmp_path: Path
 ) -> None:
-    earlier = msgspec.structs.replace(anchor, started_s=anchor.started_s - 60)
+    earlier = msgspec.structs.replace(anchor, since_boot_s=1.0)
     host = host_with(earlier, tmp_path)
     with pytest.raises(DisklessError, match="is gone"):
         host.command("true")

@@ -307,7 +307,7 @@ def test_whoever_takes_a_proof_must_be_who_answered_the_knock() -> None:
     async def work() -> None:
         async with impostor(half) as (thief, address), calling() as peers:
             introductions.address = address
-            with pytest.raises(AgentGone, match="it is not who answered before"):
+            with pytest.raises(AgentGone, match="it is not the agent that answered before"):
                 await beat(peers, address)
         assert thief.messages == []
         await replay(thief)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from diskless.agent.leading.janitor import Janitor
 from diskless.agent.roster import Roster
 from diskless.config import Tuning
@@ -28,7 +30,9 @@ class Unlisted(dict[str, Entry]):
         return self.__iter__()
 
 
-def reap(**with_parts: Any) -> tuple[NamespaceState, list[tuple[int, list[str]]]]:
+def reap(
+    *, deletes: bool = True, **with_parts: Any
+) -> tuple[NamespaceState, list[tuple[int, list[str]]]]:
     """One look of a janitor at a state with a dead stripe and a live one: what it dropped."""
     state = NamespaceState()
     dropped: list[tuple[int, list[str]]] = []
@@ -49,7 +53,8 @@ def reap(**with_parts: Any) -> tuple[NamespaceState, list[tuple[int, list[str]]]
         stripe = Stripe(f"0.1.{number}", 2, 1, 10, tuple(Place(slot, 1) for slot in range(3)))
         file = c.NewFile(f"/{number}", 10, 0, None, (Extent(stripe.id, 0, 10),))
         apply(c.Commit((stripe,), (c.Put(1, number, False, (file,)),)))
-    apply(c.Delete(1, 3, "/1", False))
+    if deletes:
+        apply(c.Delete(1, 3, "/1", False))
     state.ledger.entries = Unlisted(state.ledger.entries)
     roster = Roster(slot=0, seeds={}, now_s=time.monotonic, suspect_s=1.0)
     roster.update(version=1, agents=state.agents.values())
@@ -70,13 +75,44 @@ def test_reaping_looks_at_what_is_reaped_alone() -> None:
     assert state.ledger.live("0.1.2") is not None
 
 
-def test_nothing_is_reaped_while_a_round_may_need_it_unless_memory_is_short() -> None:
+def full_of(**by_kind: int) -> dict[int, Any]:
+    """What an agent with room for 100 bytes tells."""
+    return {0: SimpleNamespace(bytes_used=sum(by_kind.values()), bytes_max=100, memory=by_kind)}
+
+
+def test_nothing_is_reaped_while_a_round_may_need_it_and_it_ends_if_memory_is_short() -> None:
     ended: list[bool] = []
-    drainer = SimpleNamespace(collecting=True, end_round=lambda: ended.append(True))
+    drainer = SimpleNamespace(collecting=True, needed=None, end_round=lambda: ended.append(True))
     assert reap(drainer=drainer)[1] == []
     assert not ended
-    full = {0: SimpleNamespace(bytes_used=95, bytes_max=100)}
-    assert len(reap(drainer=drainer, pulses=full)[1]) == 3
+    assert reap(drainer=drainer, pulses=full_of(shards=95))[1] == []
     assert ended
     drainer.collecting = False
+    assert len(reap(drainer=drainer)[1]) == 3
+
+
+@pytest.mark.parametrize("needed", [None, frozenset({"0.1.1"}), frozenset({"0.1.2"})])
+def test_no_round_is_ended_that_holds_nothing_back(needed: frozenset[str] | None) -> None:
+    """Memory would not be any less short, and the next round be ended as well."""
+    drainer = SimpleNamespace(collecting=True, needed=needed, end_round=lambda: 1 / 0)
+    assert reap(drainer=drainer, pulses=full_of(shards=95), deletes=False)[1] == []
+
+
+def test_no_round_is_ended_because_of_what_agents_have_in_hand_for_it() -> None:
+    """A large part and its packed copy are half of a small agent: no such round would ever end."""
+    needed = frozenset({"0.1.1"})
+    drainer = SimpleNamespace(collecting=True, needed=needed, end_round=lambda: 1 / 0)
+    assert reap(drainer=drainer, pulses=full_of(shards=55, segments=50))[1] == []
+
+
+def test_a_round_keeps_what_it_reads_from_being_reaped_and_nothing_else() -> None:
+    ended: list[bool] = []
+    drainer = SimpleNamespace(
+        collecting=True, needed=frozenset({"0.1.1"}), end_round=lambda: ended.append(True)
+    )
+    assert reap(drainer=drainer)[1] == []
+    assert not ended
+    assert reap(drainer=drainer, pulses=full_of(shards=95))[1] == []
+    assert ended, "it is all that there is, and memory is short"
+    drainer.needed = frozenset({"0.1.2"})
     assert len(reap(drainer=drainer)[1]) == 3

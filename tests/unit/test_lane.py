@@ -300,8 +300,22 @@ def test_callers_that_say_nothing_are_bounded_and_keep_no_voter_out(
     assert len(with_door(work).heard) == 4
 
 
+@pytest.mark.parametrize(
+    "said",
+    [(lane.HANDSHAKE_BYTES_MAX + 1).to_bytes(4), framed(b"1", b"2", b"3")],
+    ids=["long", "many"],
+)
+def test_whoever_listens_there_is_not_heard_out_before_it_has_proved_itself(said: bytes) -> None:
+    sending = lane.Lane(lambda: None)
+    sending._transport = transport = NotedTransport()
+    sending.data_received(framed(b"challenge"))
+    assert not transport.aborted
+    sending.data_received(said)
+    assert transport.aborted
+
+
 def test_both_ends_notice_a_host_that_is_gone() -> None:
-    """Without its probes the receiving end, which sends nothing, would wait for ever."""
+    """Without its probes the receiving end, which sends nothing, would wait forever."""
 
     async def run() -> None:
         door = lane_door(Voter())
@@ -432,6 +446,7 @@ def test_what_a_stuck_voter_does_not_read_is_dropped_beyond_a_limit(
         inbound._transport.pause_reading()
         for _ in range(64):
             sending.send(bytes(1 << 19))
+            assert sending.post(bytes(1 << 19)), "it is a lane still"
             assert sending._transport.get_write_buffer_size() <= (1 << 20) + 4
         sending.close()
         door.stop()

@@ -172,7 +172,7 @@ def test_a_master_that_runs_keeps_its_memory_when_ray_is_launched_anew(
 def test_a_second_change_of_heads_does_not_forget_the_node_of_the_first(
     launch: ModuleType, begin: Begin, tmp_path: Path
 ) -> None:
-    """Its agents would go on for ever, and no `down` would find them."""
+    """Its agents would go on forever, and no `down` would find them."""
     eldest = begin("ray", "a:1")
     launch.State(tmp_path / "state").rename("ray", "ray-old")
     begin("ray", "b:1")
@@ -194,7 +194,7 @@ def test_agents_whose_start_was_interrupted_are_ended_by_down(
     def killed(verb: str, *_: str) -> None:
         called.append(verb)
         if verb == "up":
-            descriptor.save(Descriptor(cluster="c", name="no-such", secret="s"))
+            descriptor.save(Descriptor(cluster="c", name="no-such", key="s"))
             raise KeyboardInterrupt
 
     monkeypatch.setattr(it, "_diskless", killed)

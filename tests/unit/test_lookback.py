@@ -75,6 +75,18 @@ def test_events_are_chosen_by_op_time_who_and_path() -> None:
     assert mine == [e for e in events if e.who == "q1"]
 
 
+def test_a_look_for_kinds_says_how_far_it_came_whatever_it_found() -> None:
+    events = [Event(op, 1000 * op, "down" if op % 7 == 0 else "put", "") for op in range(1, 51)]
+    found = page(events, Events(0, 99, kinds=("down", "up")))
+    assert [event.op for event in found.events] == [7, 14, 21, 28, 35, 42, 49]
+    assert found.oldest_ms == 1000
+    assert page(events, Events(0, 99, kinds=("tier",))) == EventsFound([], "", 1000)
+    late = page(events, Events(0, 2, kinds=("down",)))
+    assert [event.op for event in late.events] == [42, 49]
+    assert late.oldest_ms == 36_000, "the page ends before the next one that is wanted"
+    assert page([], Events(0, 9)).oldest_ms == 0
+
+
 def test_within_some_paths_nothing_is_shown_that_is_about_others_too() -> None:
     events = [
         Event(1, 1, "rename", "", "q1", ("/a/x", "/b/x")),

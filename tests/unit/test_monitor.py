@@ -17,6 +17,7 @@ from diskless.errors import Unavailable
 from diskless.model import AgentInfo
 from diskless.namespace import commands as c
 from diskless.namespace.state import NamespaceState
+from tests.tier.loop import VirtualLoop, run
 from tests.unit.test_namespace_world import agent_up
 
 AGENTS, LEADER, VICTIM = 4, 0, 3
@@ -86,11 +87,11 @@ class Watch:
     def down(self) -> list[int]:
         return [slot for slot, agent in self.state.agents.items() if not agent.up]
 
-    async def run(self, scene: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, scene: Callable[[], Awaitable[None]], *, timeout_s: float = 30.0) -> None:
         for slot in range(AGENTS):
             await self.execute(agent_up(slot))
         running = asyncio.create_task(self.monitor.run())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(timeout_s):
             while len(self.monitor.pulses) < AGENTS:
                 await asyncio.sleep(0.01)
             await scene()
@@ -107,7 +108,7 @@ def test_a_life_is_over_when_another_process_answers_at_its_address() -> None:
         watch.peers.replaced = True
         await asyncio.sleep(TIMEOUT_S)
 
-    asyncio.run(watch.run(replaced))
+    run(watch.run(replaced))
     assert watch.down() == [VICTIM]
     assert 1 <= watch.peers.beats <= 2 * BEATS_PER_TIMEOUT
 
@@ -122,12 +123,40 @@ def test_agents_have_longer_while_most_of_them_are_silent(silent: set[int]) -> N
         while watch.down() != sorted(silent):
             await asyncio.sleep(0.01)
 
-    asyncio.run(watch.run(silence))
+    run(watch.run(silence))
     unanswered = [watch.peers.unanswered[slot] for slot in silent]
     if 2 * len(silent) > AGENTS - 1:
         assert max(unanswered) >= 2
     else:
         assert unanswered == [1], "it waits for a beat's whole time, and that is enough"
+
+
+def test_a_leader_that_is_paused_again_and_again_still_notices_who_is_gone() -> None:
+    watch = Watch()
+
+    async def pauses() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        watch.peers.silent = {1}
+        for _ in range(20 * BEATS_PER_TIMEOUT):
+            loop.now_s += TIMEOUT_S  # in which nobody on this loop gets a turn
+            await asyncio.sleep(TIMEOUT_S / BEATS_PER_TIMEOUT / 2)
+
+    run(watch.run(pauses, timeout_s=60 * BEATS_PER_TIMEOUT * TIMEOUT_S))
+    assert watch.down() == [1]
+
+
+def test_one_pause_of_a_leader_marks_nobody_down() -> None:
+    watch = Watch()
+
+    async def pause() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.now_s += 10 * TIMEOUT_S
+        await asyncio.sleep(3 * TIMEOUT_S)
+
+    run(watch.run(pause))
+    assert watch.down() == []
 
 
 def test_revoked_names_go_to_every_agent_once_and_in_parts() -> None:
@@ -144,7 +173,32 @@ def test_revoked_names_go_to_every_agent_once_and_in_parts() -> None:
             await asyncio.sleep(0.01)
         await asyncio.sleep(TIMEOUT_S)  # further beats have nothing to tell
 
-    asyncio.run(watch.run(scene))
+    run(watch.run(scene))
     assert {watch.peers.parts[slot] for slot in others} == {3}
     assert watch.me.revoked.version == count
     assert all(name in watch.me.revoked for name in names)
+
+
+def test_agents_are_told_of_a_version_by_one_roster_and_of_the_next_by_another() -> None:
+    """It is encoded for the first of them, and a beat without news has none."""
+    watch = Watch()
+    told: defaultdict[int, list[tuple[AgentInfo, ...]]] = defaultdict(list)
+    answer = watch.peers.beat
+
+    async def beat(agent: AgentInfo, beat: Beat, *, timeout_s: float) -> Pulse:
+        if beat.roster is not None:
+            told[beat.roster_version].append(beat.roster)
+        return await answer(agent, beat, timeout_s=timeout_s)
+
+    async def change() -> None:
+        await watch.execute(c.Drain(VICTIM, True))
+        watch.monitor.publish()
+        while len(told[watch.state.roster_version]) < AGENTS - 1:
+            await asyncio.sleep(0.01)
+
+    watch.peers.beat = beat  # type: ignore[method-assign]
+    run(watch.run(change))
+    newest = told.pop(watch.state.roster_version)
+    assert all(roster is newest[0] for roster in newest)
+    assert next(agent for agent in newest[0] if agent.slot == VICTIM).draining
+    assert not any(agent.draining for rosters in told.values() for agent in rosters[0])

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from diskless.errors import BadRequest, NotFound, StaleShards, UploadLost
-from diskless.model import Extent, HeldShard, Place, Stripe, StripeId, TierOptions
+from diskless.model import DrillStatus, Extent, HeldShard, Place, Stripe, StripeId, TierOptions
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.ledger import Verdict, stored_bytes
@@ -744,6 +744,7 @@ def example_commands(world: World) -> list[c.Command]:
         agent_up(3, "boot"),
         c.AgentDown(3, 1),
         c.AgentSlow(3, 1, True),
+        c.AgentEnds(3, 1, "SIGTERM 1", 30_000),
         c.Drain(3, True),
         c.Sweep(100),
         c.Limit(1 << 40),
@@ -751,6 +752,12 @@ def example_commands(world: World) -> list[c.Command]:
         c.RemovePolicy("/ä", "", "admin"),
         c.AttachTier("s3://b/p", 2, 7, "admin", TierOptions(durability="sync", lag_max_s=2.5)),
         c.DetachTier("admin"),
+        c.Close(True, "admin"),
+        c.Drilled(DrillStatus(sound=False, problem="ä", problems=2, took_s=1.5), "admin"),
+        c.Evict(((2**41, 3), (2, 0)), returns=True),
+        c.Prune(1, 2, "/ä", ("a/b", "c")),
+        c.Replace(1, 2, (c.Swap("/ä", "/.draft", "before"),), checked=False, force=True),
+        c.KeepLeases(1, 2, ("/q",), ("/over",)),
         c.Keep(7, ((1, "seg/1", 1 << 25),), ((2**41, 1, 2**39, 2**39, 255),)),
         c.Horizon(2, 7, 9, 8, 1000, 2**41),
         c.Mark(),
@@ -777,6 +784,7 @@ def test_every_answer_survives_the_wire(world: World) -> None:
         q.Open("/d/b"),
         q.Locate((stripe.id,)),
         q.Summarize("/"),
+        q.Placed(stripe.places[0]),
         q.Review(Place(0, 1), (HeldShard(stripe.id, 0, 0), HeldShard("0.1.99", 2, 1))),
     ]:
         assert q.decode(q.encode(query)) == query

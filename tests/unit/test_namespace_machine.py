@@ -204,12 +204,15 @@ class Naive:
         self.directories.update(above(path))
         self.files[path] = content
 
-    def errors_of_mkdirs(self, path: str) -> Errors:
+    def errors_of_mkdirs(self, path: str, *, parents: bool) -> Errors:
         if path in BAD_PATHS:
             return {BadRequest}
         if path in self.files:
             return {AlreadyExists}
-        return {PathIsFile} if any(parent in self.files for parent in above(path)) else set()
+        if any(parent in self.files for parent in above(path)):
+            return {PathIsFile}
+        lacks_parent = not parents and not self.directories.issuperset(above(path))
+        return {NotFound} if lacks_parent else set()
 
     def errors_of_rename(self, source: str, target: str, *, overwrite: bool) -> Errors:
         errors = self._errors_of_rename(source, target, overwrite=overwrite)
@@ -535,9 +538,10 @@ class NamespaceMachine(RuleBasedStateMachine):
 
     # -- paths ------------------------------------------------------------------
 
-    @rule(path=any_paths)
-    def mkdirs(self, path: str) -> None:
-        done = self.do(c.Mkdirs(*self.numbers(), path), self.naive.errors_of_mkdirs(path))
+    @rule(path=any_paths, parents=st.booleans())
+    def mkdirs(self, path: str, parents: bool) -> None:
+        errors = self.naive.errors_of_mkdirs(path, parents=parents)
+        done = self.do(c.Mkdirs(*self.numbers(), path, parents), errors)
         if done is not None:
             assert done.changed == (path not in self.naive.directories)
             self.naive.directories.update({path, *above(path)})
@@ -771,6 +775,26 @@ class NamespaceMachine(RuleBasedStateMachine):
         assert isinstance(result, c.Done) == (slot in self.lives)
         if slot in self.lives:
             assert self.state.agents[slot].draining == draining
+            assert draining or not self.state.agents[slot].ends_ms
+
+    @rule(
+        slot=st.integers(0, AGENTS),
+        life=st.integers(1, 3),
+        notice=st.sampled_from("ab"),
+        left_ms=st.sampled_from((0, 30)),
+    )
+    def announce_end(self, slot: int, life: int, notice: str, left_ms: int) -> None:
+        before = self.state.agents.get(slot)
+        (result,) = self.apply(c.AgentEnds(slot, life, notice, left_ms))
+        known = before is not None and before.notice == notice
+        ends = before is not None and before.ends_ms > 0
+        changes = (not known) if left_ms else known and ends
+        if before is None or before.incarnation != life:
+            changes = False
+        assert result == c.Done(changed=changes)
+        if changes:
+            after = self.state.agents[slot]
+            assert (after.ends_ms > 0, after.notice) == (left_ms > 0, notice)
 
     @rule(data=st.data())
     def reap(self, data: st.DataObject) -> None:
@@ -896,7 +920,7 @@ class NamespaceMachine(RuleBasedStateMachine):
     def a_file_has_its_size_in_exactly_one_kind_of_place(self) -> None:
         for record in self.records():
             assert record.size == self.sizes[record.checksum]
-            if record.id in self.state.tier.cold:
+            if record.id in self.state.tier.cold or record.id in self.state.tier.evicted:
                 assert is_cold(record)
                 continue
             assert (record.inline is None) == bool(record.extents)
@@ -916,6 +940,7 @@ class NamespaceMachine(RuleBasedStateMachine):
         assert ledger.live_bytes == sum(sum(files.values()) for files in live.values())
         assert ledger.payload_bytes == sum(stripes[id_].payload_bytes for id_ in live)
         assert ledger.stored_bytes == sum(stored_bytes(stripe) for stripe in stripes.values())
+        assert ledger.freed_bytes == sum(stored_bytes(stripes[id_]) for id_ in ledger.freed_ms)
         assert set(ledger.partly_dead) == {
             id_ for id_ in live if sum(live[id_].values()) < stripes[id_].payload_bytes
         }

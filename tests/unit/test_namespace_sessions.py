@@ -310,11 +310,11 @@ def test_results_survive_the_wire_as_what_they_are() -> None:
     assert isinstance(error, c.Refused)
     assert isinstance(error.error(), AlreadyExists)
     assert str(error.error()) == "/a exists already"
-    assert not error.retryable
-    assert c.Refused.of(StaleShards("gone")).retryable
+    assert not error.error().retryable
+    assert c.Refused.of(StaleShards("gone")).error().retryable
 
 
 def test_a_refusal_of_a_newer_version_is_not_retryable_and_keeps_its_reason() -> None:
     refused = c.Refused("FromTheFuture", "a message")
-    assert not refused.retryable
+    assert not refused.error().retryable
     assert str(refused.error()) == "FromTheFuture: a message"

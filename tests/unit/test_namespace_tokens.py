@@ -77,7 +77,7 @@ def test_a_token_is_forgotten_long_after_it_has_expired_and_a_few_at_a_time() ->
     for number in range(20):
         world.do(c.IssueToken(f"q{number}", ("/a",), True, 100 + number))
         world.do(c.RevokeToken(f"q{number}"))
-    world.do(c.IssueToken("for ever", ("/a",), True, 0))
+    world.do(c.IssueToken("forever", ("/a",), True, 0))
     world.do(c.RevokeToken("never registered"))
     weight = world.state.tokens.bytes_used
     world.now_ms = 1000 * (100 + FORGET_SLACK_S) - 1

@@ -13,7 +13,9 @@ from diskless.errors import (
     PathIsFile,
 )
 from diskless.gateway.handlers import _path_status
+from diskless.namespace import commands as c
 from diskless.namespace import queries as q
+from diskless.namespace.tree import Spot
 from diskless.paths import PATH_BYTES_MAX
 from diskless.protocol.frames import META_BYTES_MAX
 from diskless.protocol.messages import Listing
@@ -28,6 +30,39 @@ def world() -> World:
 
 
 # Putting
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["", "changed since"])
+@pytest.mark.parametrize("shared", ["", "/d", "/d/below"])
+def test_where_a_put_goes_is_the_same_whatever_was_looked_for_before_it(
+    world: World, shared: str, changed: bool
+) -> None:
+    names = [f"/{top}/{n:03}" for n in range(100) for top in ("d", "d/below", "e")]
+    world.do(world.commit_of(*(inline_file(name, b"old") for name in names)))
+    if shared:
+        world.snapshot(shared, "before")
+    if changed:
+        world.put("/d/050", b"new", overwrite=True)  # What is on its way is its own again.
+    tree = world.state.tree
+    wanted = ("/d/000", "/d/050", "/d/099", "/d/a", "/d/below/000", "/d/below/a", "/e/001", "/e/a",
+              "/a", "/a/b", "/a/c", "/b/b", "/d/below", "/d/000/below", "/d/a/b", "/d")  # fmt: skip
+
+    def found(path: str, beside: Spot | None = None) -> object:
+        try:
+            spot = tree.spot(path, overwrite=True, beside=beside)
+        except DisklessError as error:
+            return repr(error)
+        return spot.parts, [id(node) for node in (*spot.trail, spot.leaf, spot.old)], spot.shared
+
+    for before in wanted:
+        for path in wanted:
+            try:
+                beside = tree.spot(before, overwrite=True)
+            except DisklessError:
+                continue
+            trail = list(beside.trail)
+            assert found(path, beside) == found(path), (before, path)
+            assert len(beside.trail) == len(trail), "nothing is done to the first"
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
@@ -62,6 +97,19 @@ def test_a_put_makes_the_directories_above_the_file(world: World) -> None:
     assert world.files() == {"/a/b/c": b"new"}
     assert world.directories() == {"/", "/a", "/a/b"}
     assert world.state.tree.directories == 3
+
+
+def test_a_put_that_makes_no_directories_needs_the_one_above(world: World) -> None:
+    world.mkdirs("/a")
+    for path, there in [("/f", True), ("/a/f", True), ("/b/f", False), ("/a/b/f", False)]:
+        put = msgspec.structs.replace(world.put_of(inline_file(path, b"x")), parents=False)
+        if there:
+            world.do(c.Commit((), (put,)))
+        else:
+            with pytest.raises(NotFound, match="directory above"):
+                world.do(c.Commit((), (put,)))
+    assert world.files().keys() == {"/f", "/a/f"}
+    assert world.directories() == {"/", "/a"}
 
 
 def test_a_put_answers_the_ids_and_the_time_that_stat_then_shows(world: World) -> None:
@@ -176,6 +224,24 @@ def test_mkdirs_is_refused_at_and_below_a_file(
 ) -> None:
     world.put("/file")
     assert world.refusal(world.mkdirs_of(path)) is error
+
+
+def test_mkdirs_without_parents_needs_the_directory_above(world: World) -> None:
+    world.put("/file")
+    assert world.refusal(world.mkdirs_of("/a/b", parents=False)) is NotFound
+    assert world.refusal(world.mkdirs_of("/file/below", parents=False)) is PathIsFile
+    assert world.refusal(world.mkdirs_of("/file/far/below", parents=False)) is PathIsFile
+    assert world.refusal(world.mkdirs_of("/file", parents=False)) is AlreadyExists
+    assert world.directories() == {"/"}
+    assert world.mkdirs("/a", parents=False).changed
+    assert world.mkdirs("/a/b", parents=False).changed
+    assert not world.mkdirs("/a/b", parents=False).changed
+    assert not world.mkdirs("/", parents=False).changed
+
+
+def test_a_command_of_an_earlier_version_makes_parents() -> None:
+    old = msgspec.msgpack.encode(["Mkdirs", 1, 2, "/a/b"])
+    assert c.decode(old) == c.Mkdirs(1, 2, "/a/b", parents=True)
 
 
 # Renaming
@@ -433,6 +499,45 @@ def test_a_page_of_long_paths_fits_in_a_frame_however_they_are_escaped(
     assert found == names
 
 
+@pytest.mark.parametrize("names_max", [1, 100, 10_000])
+def test_the_newest_are_those_of_the_greatest_numbers_whatever_the_order_of_names(
+    world: World, names_max: int
+) -> None:
+    for number in range(1203):
+        world.put(f"/d/{number}")
+    for name in (
+        "x",
+        "1203.compact",
+        ".1204.crc",
+        "01205",
+        "9" * 19,
+        "\u0661\u0662\u0663\u0664\u0665",
+    ):
+        world.put(f"/d/{name}")
+    world.mkdirs("/d/5000")
+    found: dict[int, str] = {}
+    after, asked = "", 0
+    while asked == 0 or after:
+        entries, after = world.state.newest("/d", after=after, limit=3, names_max=names_max)
+        assert len(entries) <= 3
+        numbers = [int(entry.path.rpartition("/")[2]) for entry in entries]
+        assert numbers == sorted(numbers, reverse=True)
+        assert not found.keys() & set(numbers), "each is told once"
+        found |= dict.fromkeys(numbers, "")
+        asked += 1
+    assert sorted(found)[-3:] == [1200, 1201, 1202]
+    assert asked == 1 or names_max < 1203
+
+
+def test_the_newest_of_a_file_or_of_nothing(world: World) -> None:
+    world.put("/d/1")
+    world.mkdirs("/empty")
+    assert q.answer(world.state, q.Newest("/empty", "", 5)) == q.NewestFound([], "")
+    assert len(q.answer(world.state, q.Newest("/d", "", -5)).entries) == 1
+    with pytest.raises(PathIsFile):
+        q.answer(world.state, q.Newest("/d/1", "", 5))
+
+
 def test_stat_shows_what_a_file_is_but_not_its_bytes(world: World) -> None:
     world.put("/a/1", b"123")
     found = world.state.stat("/a/1")
@@ -454,8 +559,14 @@ def test_a_summary_counts_the_whole_subtree(world: World) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    [q.Stat, q.Open, q.Summarize, lambda path: q.Page(path, "", 9)],
-    ids=["stat", "open", "summarize", "page"],
+    [
+        q.Stat,
+        q.Open,
+        q.Summarize,
+        lambda path: q.Page(path, "", 9),
+        lambda path: q.Newest(path, "", 9),
+    ],
+    ids=["stat", "open", "summarize", "page", "newest"],
 )
 def test_questions_about_what_is_not_there_raise_not_found(world: World, query: object) -> None:
     world.put("/file")

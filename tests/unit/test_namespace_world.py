@@ -83,8 +83,8 @@ class World:
     ) -> c.Commit:
         return c.Commit(tuple(stripes), (self.put_of(*files, overwrite=overwrite),))
 
-    def mkdirs_of(self, path: str) -> c.Mkdirs:
-        return c.Mkdirs(self.session, self.next_sequence(), path)
+    def mkdirs_of(self, path: str, *, parents: bool = True) -> c.Mkdirs:
+        return c.Mkdirs(self.session, self.next_sequence(), path, parents)
 
     def rename_of(self, source: str, target: str, *, overwrite: bool = False) -> c.Rename:
         return c.Rename(self.session, self.next_sequence(), source, target, overwrite)
@@ -118,8 +118,8 @@ class World:
         command = self.commit_of(file_in(path, extent), stripes=[stripe], overwrite=True)
         return self.do(command).number
 
-    def mkdirs(self, path: str) -> c.Done:
-        return self.do(self.mkdirs_of(path))
+    def mkdirs(self, path: str, *, parents: bool = True) -> c.Done:
+        return self.do(self.mkdirs_of(path, parents=parents))
 
     def rename(self, source: str, target: str, *, overwrite: bool = False) -> c.Done:
         return self.do(self.rename_of(source, target, overwrite=overwrite))
@@ -300,11 +300,19 @@ def dump(state: NamespaceState, *, sessions: bool = True) -> dict[str, Any]:
         "fences": dict(sorted(ledger.fences.items())),
         "reaped": {who: sorted(numbers) for who, numbers in sorted(ledger.reaped.items())},
         "partly_dead": sorted(ledger.partly_dead),
-        "ledger_counts": (ledger.live_bytes, ledger.payload_bytes, ledger.stored_bytes),
+        "ledger_counts": (
+            ledger.live_bytes, ledger.payload_bytes, ledger.stored_bytes, ledger.freed_bytes
+        ),
         "health": dump_health(state),
         "sessions": dump_sessions(state) if sessions else None,
         "tokens": (state.tokens.version, list(state.tokens.by_name.items())),
+        "leases": dump_leases(state),
         "policies": dump_policies(state.policies.table),
+        "asked": (
+            sorted(state.policies.grades.rows), state.policies.grades_mark,
+            state.policies.quotas, state.policies.barriers,
+        ),
+        "thin": sorted(state.thin),
         "tier": dump_tier(state),
         "mark": dump_mark(state.marked),
         "agents": dict(sorted(state.agents.items())),
@@ -333,9 +341,16 @@ def dump_tier(state: NamespaceState) -> tuple[Any, ...]:
     return (
         tier_status(tier), tier.horizon_file, tier.last_segment, tier.segments_bytes_used,
         {number: to_builtins(segment) for number, segment in tier.segments.items()},
-        {id_: tier.place(id_) for id_ in tier.places},
-        dict(tier.cold),
+        {id_: tier.parts(id_) for id_ in tier.places},
+        dict(tier.cold), dict(tier.evicted), tier.drill,
+        list(tier.plans.rows()), tier.plans.bytes_used,
     )  # fmt: skip
+
+
+def dump_leases(state: NamespaceState) -> tuple[Any, ...]:
+    """In their order: of two that are as old the first goes."""
+    leases = state.leases
+    return leases.bytes_used, [(path, to_builtins(one)) for path, one in leases.by_path.items()]
 
 
 def dump_mark(held: Marked | None) -> tuple[Any, ...] | None:
@@ -372,14 +387,19 @@ def test_the_dump_shows_every_part_that_a_state_and_its_ledger_have() -> None:
         "tree", "doomed", "history", "ledger", "roster", "health", "sessions", "tokens", "agents",
         "files", "op", "clock_ms", "elapsed_ms", "bytes_inline", "bytes_max", "extents",
         "demotable_ms", "_last_file", "_sweep_at_once", "_sure_puts", "policies", "tier",
-        "marked", "journal",
+        "marked", "journal", "leases", "thin", "trusts", "parity_shards", "temporaries",
     }  # fmt: skip
     assert set(vars(state.tier)) == {
         "attached", "uri", "options", "epoch", "number", "change", "horizon_change", "horizon_op",
         "horizon_time_ms", "horizon_file", "last_segment", "segments", "places", "cold",
-        "cold_bytes", "live_bytes", "segments_bytes_used",
+        "cold_bytes", "live_bytes", "segments_bytes_used", "evicted", "evicted_bytes", "closed",
+        "drill", "plans", "parts_kept",
     }  # fmt: skip
-    assert set(vars(state.policies)) == {"table", "bytes_used"}
+    assert set(vars(state.tier.plans)) == {"put", "arrived", "floor", "bytes_used"}
+    assert set(vars(state.leases)) == {"by_path", "bytes_used", "committed"}
+    assert set(vars(state.policies)) == {
+        "table", "bytes_used", "grades", "grades_mark", "quotas", "barriers"
+    }  # fmt: skip
     assert set(Marked.__struct_fields__) == {
         "change", "op", "time_ms", "last_file", "last_snapshot", "tokens_version", "root",
         "policies", "forgotten", "names", "tokens", "bytes_used",
@@ -387,12 +407,15 @@ def test_the_dump_shows_every_part_that_a_state_and_its_ledger_have() -> None:
     assert set(vars(state.ledger)) == {
         "entries", "freed_ms", "doubted_ms", "fences", "reaped", "partly_dead", "health",
         "places", "live_bytes", "payload_bytes", "stored_bytes", "_last_number", "uneven",
+        "freed_bytes",
     }  # fmt: skip
     assert set(vars(state.tree)) == {"root", "counts", "shape"}
     assert set(vars(state.doomed)) == {"jobs", "files", "_counts"}
-    assert set(vars(state.roster)) == {"agents", "health", "version", "lost_ms", "boots"}
+    own = {"lapses"}  # what each voter notes for itself
+    shown = {"agents", "health", "version", "lost_ms", "boots"}
+    assert set(vars(state.roster)) == shown | own
     assert set(vars(state.history)) == {
-        "by_id", "bytes_used", "last", "_by_path", "_paths", "_cuts"
+        "by_id", "bytes_used", "last", "_by_path", "_paths", "_cuts", "_held"
     }  # fmt: skip
     assert set(vars(state.sessions)) == {"_sessions", "_last", "bytes_used"}
 
@@ -443,6 +466,7 @@ def test_an_agent_is_recorded_as_it_announced_itself() -> None:
         (agent_up(1, "second"), True),
         (agent_up(7), False),
         (c.AgentSlow(1, 1, True), False),
+        (c.AgentEnds(1, 1, "SIGTERM 1", 30_000), False),
         (c.Drain(1, True), False),
     ],
 )

@@ -165,3 +165,25 @@ def test_a_stranger_to_the_view_is_not_asked_and_tells_nothing() -> None:
     cluster.receive(0, 1, m.Paces("c", leader.vector, leader.view, (1, 2)))
     cluster.receive(0, 1, m.Paces("c", leader.vector, leader.view + 3, (1, 2, 3)))
     assert leader._paces == {}
+
+
+@pytest.mark.parametrize("voters", [3, 5])
+def test_a_leader_that_is_about_to_end_hands_over_to_one_that_stays(voters: int) -> None:
+    cluster = Cluster(voters)
+    cluster.run(1000)
+    cluster.submit(0, "a")
+    heir, effects = cluster[0].hand_over({0, 1}, cluster.now)
+    assert heir == 2
+    cluster.do(0, effects)
+    cluster.run(TIMING.failure_timeout_ms // 2)
+    assert cluster.leader() == 2, "sooner than anybody could miss the old one"
+    assert all(cluster[slot].log.last == 1 for slot in range(voters))
+
+
+def test_a_leader_stays_if_nobody_else_can_lead() -> None:
+    cluster = Cluster(3)
+    cluster.run(1000)
+    assert cluster[0].hand_over({0, 1, 2}, cluster.now) == (None, [])
+    assert cluster[1].hand_over({1}, cluster.now) == (None, []), "it does not lead"
+    cluster.run(1000)
+    assert cluster.leader() == 0

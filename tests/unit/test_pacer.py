@@ -70,3 +70,13 @@ def test_a_pause_is_never_longer_than_its_limit() -> None:
     pacer = Pacer(share=SHARE_MIN)
     pacer.wave_begins()
     assert pacer.wave_ends(60.0, clients_at_work=True) == PAUSE_S_MAX
+
+
+def test_what_is_chosen_has_a_reason_as_soon_as_there_are_commands_to_tell() -> None:
+    pacer = Pacer(share=0.5)
+    assert pacer.slower is None
+    for _ in range(40):
+        wave(pacer, command_s=0.01)
+    assert pacer.slower is not None
+    assert pacer.slower > 2.8
+    assert pacer.share < 0.5

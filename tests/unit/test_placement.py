@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from diskless.errors import TooFewAgents
 from diskless.model import AgentInfo
-from diskless.placement import place, prompt, stripe_width
+from diskless.placement import place, prompt, steady, stripe_width
 
 turns = st.integers(0, 10**6)
 clusters = st.lists(st.integers(0, 5), max_size=12)
@@ -39,6 +39,23 @@ def test_slow_agents_are_left_out_unless_the_others_are_too_few(
     chosen = prompt(agents, enough=enough)
     quick = [agent for agent in agents if not agent.slow]
     assert list(chosen) == (quick if len(quick) >= enough else agents)
+
+
+@given(clusters, st.sets(st.integers(0, 12)), st.integers(1, 8))
+def test_unsteady_agents_are_left_out_unless_a_stripe_would_suffer(
+    hosts: list[int], unsteady: set[int], enough: int
+) -> None:
+    """It is as wide and on as many hosts as it would be with them."""
+    agents = agents_on(hosts)
+    chosen = steady(agents, unsteady=unsteady, enough=enough)
+    others = [agent for agent in agents if agent.slot not in unsteady]
+    assert list(chosen) in (agents, others)
+    for of in (place(agents, count=enough, turn=0), place(chosen, count=enough, turn=0)):
+        assert len(of) == min(enough, len(agents))
+    spread = len(set(hosts_of(hosts, place(agents, count=enough, turn=0))))
+    assert len(set(hosts_of(hosts, place(chosen, count=enough, turn=0)))) == spread
+    enough_others = len(set(hosts_of(hosts, [agent.slot for agent in others]))) >= enough
+    assert list(chosen) == others or not enough_others
 
 
 # Where
@@ -182,3 +199,13 @@ def test_k_losses_leave_room_for_a_protected_write_and_too_many_do_not(m: int, k
             slots = place(left, count=width + k, turn=lost)
             assert len(set(slots)) == width + k
             assert lost > k or width >= min(m, k + 1, len(agents) - 2 * k)
+
+
+@given(clusters, st.integers(0, 12), turns, st.lists(st.integers(0, 5), max_size=4))
+def test_fewer_slots_are_the_first_of_more(
+    hosts: list[int], count: int, turn: int, avoid: list[int]
+) -> None:
+    """Where each host gives one at most, the others are not even put in order."""
+    agents, held = agents_on(hosts), [f"host-{host}" for host in avoid]
+    most = place(agents, count=len(agents) + 1, turn=turn, avoid=held)
+    assert place(agents, count=count, turn=turn, avoid=held) == most[:count]

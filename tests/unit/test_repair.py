@@ -1,7 +1,7 @@
 """Planning a repair: what counts as lost, what comes first, and where shards go."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import combinations, product
 
@@ -11,8 +11,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as altered
 
 from diskless.model import AgentInfo, Place, Stripe
+from diskless.namespace.roster import LAPSES_PER_SLOT_MAX, Roster
 from diskless.placement import place
-from diskless.repair import Cluster, choose_targets, diagnose, overdue, plan_repair, spread_out
+from diskless.repair import (
+    Cluster,
+    RepairPlan,
+    Single,
+    choose_targets,
+    diagnose,
+    overdue,
+    spread_out,
+    unsteady,
+)
+from tests.unit.test_namespace_world import agent_up
 
 M, K = 4, 2
 TOTAL = M + K
@@ -49,6 +60,15 @@ def restarted(cluster: Cluster, *slots: int) -> Cluster:
 def stripe_on(*slots: int, id_: str = "0.1.1", m: int | None = None) -> Stripe:
     m = len(slots) - K if m is None else m
     return Stripe(id_, m, len(slots) - m, 1000, tuple(Place(slot, 1) for slot in slots))
+
+
+def plan_repair(stripes: Iterable[Stripe], cluster: Cluster) -> RepairPlan:
+    """The plan for `stripes`, in the order in which they were defined, each judged by itself.
+    The leader plans by groups of stripes (`namespace/survey.py`)."""
+    plan = RepairPlan(cluster)
+    for number, stripe in enumerate(stripes):
+        plan.add(Single(stripe, number))
+    return plan
 
 
 def erasures(total: int) -> Iterator[tuple[int, ...]]:
@@ -113,7 +133,7 @@ def check_spread(stripe: Stripe, cluster: Cluster, targets: dict[int, int]) -> N
 
 
 fates = st.lists(
-    st.sampled_from(["up", "up", "restarted", "away", "gone", "draining", "slow"]),
+    st.sampled_from(["up", "up", "restarted", "away", "gone", "draining", "ending", "slow"]),
     min_size=1,
     max_size=10,
 )
@@ -140,6 +160,8 @@ def test_whatever_became_of_the_agents_a_plan_is_sound(
                 cluster = dead(cluster, slot)
             case "draining":
                 cluster = with_agent(cluster, slot, draining=True)
+            case "ending":
+                cluster = with_agent(cluster, slot, ends_ms=1)
             case "slow":
                 cluster = with_agent(cluster, slot, slow=True)
     slots = data.draw(st.permutations(range(len(fate))))[: data.draw(st.integers(1, len(fate)))]
@@ -219,6 +241,52 @@ def test_a_stripe_without_targets_waits_for_an_agent_that_may_return() -> None:
     cluster = dead(cluster, 2)
     assert list(plan_repair([stripe], cluster).waiting) == [stripe.id]
     assert list(plan_repair([stripe], dead(cluster, TOTAL)).reshape) == [stripe.id]
+
+
+# Agents that come and go
+
+
+def test_an_agent_is_unsteady_after_three_lapses_in_ten_minutes_and_until_they_are_past() -> None:
+    lapses = {0: [1000], 1: [1000, 2000, 500_000], 2: [500_000, 500_000, 500_000], 3: []}
+    for elapsed_ms, found in [
+        (500_000, {1, 2}), (600_999, {1, 2}), (601_000, {2}), (1_099_999, {2}), (1_100_000, set()),
+    ]:  # fmt: skip
+        assert unsteady(lapses, elapsed_ms=elapsed_ms) == found
+
+
+def test_lapses_are_downs_new_lives_and_slow_spells_each_once() -> None:
+    roster = Roster()
+    roster.up(agent_up(0, "a"), elapsed_ms=10)
+    roster.up(agent_up(0, "a"), elapsed_ms=20)
+    assert not roster.lapses
+    roster.down(0, 1, elapsed_ms=30)
+    roster.down(0, 1, elapsed_ms=31)
+    roster.up(agent_up(0, "a"), elapsed_ms=40)  # the same life is back
+    assert [*roster.lapses[0]] == [30]
+    roster.up(agent_up(0, "b"), elapsed_ms=50)  # another, and nobody saw the first one end
+    roster.slow(0, 2, True, elapsed_ms=60)
+    roster.slow(0, 2, True, elapsed_ms=61)
+    roster.slow(0, 2, False, elapsed_ms=70)
+    assert [*roster.lapses[0]] == [30, 50, 60]
+    roster.down(0, 2, elapsed_ms=80)
+    roster.up(agent_up(0, "c"), elapsed_ms=90)
+    assert [*roster.lapses[0]] == [30, 50, 60, 80]
+    for n in range(100):
+        roster.slow(0, 3, n % 2 == 0, elapsed_ms=100 + n)
+    assert len(roster.lapses[0]) == LAPSES_PER_SLOT_MAX
+
+
+def test_unsteady_agents_get_shards_only_if_no_other_can_take_them() -> None:
+    """Also the one that has returned without its own: it may be gone again soon."""
+    stripe = stripe_on(*range(TOTAL))
+    cluster = replace(restarted(cluster_of(8), 2), unsteady={2, 6})
+    assert choose_targets(stripe, cluster) == {2: 7}
+    assert choose_targets(stripe, with_agent(cluster, 7, draining=True)) == {2: 2}
+    assert choose_targets(stripe, with_agent(cluster, 7, slow=True)) == {2: 2}
+    alone = replace(dead(cluster_of(7), 2), unsteady={6})
+    assert choose_targets(stripe, alone) == {2: 6}
+    slow = with_agent(replace(dead(cluster_of(7), 2), unsteady={6}), 6, slow=True)
+    assert choose_targets(stripe, slow) == {2: 6}
 
 
 # Order

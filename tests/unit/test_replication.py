@@ -5,7 +5,7 @@ somebody did. A message takes one step of 1 ms unless its link is cut.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 
 import msgspec
@@ -16,11 +16,11 @@ from diskless.namespace.replication import (
     Limits,
     Rejected,
     RejectReason,
-    Replica,
     Reply,
     Send,
     Status,
     Timing,
+    VoterMachine,
 )
 from diskless.namespace.replication import messages as m
 
@@ -52,7 +52,9 @@ class Cluster:
         self.now = 1000
         self.wall_ahead = [0] * voters  # of each voter's wall clock, before its monotonic one
         self.limits = limits
-        self.voters: list[Replica | None] = [self.blank(slot, voters) for slot in range(voters)]
+        self.voters: list[VoterMachine | None] = [
+            self.blank(slot, voters) for slot in range(voters)
+        ]
         self.cut: set[int] = set()
         self.effects: list[Effect] = []
         self.mail: list[tuple[int, int, m.Message]] = []
@@ -60,8 +62,8 @@ class Cluster:
             self.do(slot, self[slot].form("c", self.now))
         self.run(5)
 
-    def blank(self, slot: int, voters: int) -> Replica:
-        return Replica(
+    def blank(self, slot: int, voters: int) -> VoterMachine:
+        return VoterMachine(
             slot=slot,
             voters=voters,
             machine=Journal,
@@ -70,7 +72,7 @@ class Cluster:
             limits=self.limits,
         )
 
-    def __getitem__(self, slot: int) -> Replica:
+    def __getitem__(self, slot: int) -> VoterMachine:
         replica = self.voters[slot]
         assert replica is not None
         return replica
@@ -179,6 +181,151 @@ def test_full_batches_do_not_wait_but_rounds_in_flight_are_limited() -> None:
     assert max(sizes.values()) <= 1000
 
 
+def _hand(cluster: Cluster, command: bytes, slot: int) -> None:
+    """Has a command committed by a follower, with no time passing."""
+    effects = cluster[0].submit(object(), command, cluster.now, wall_ms=7)
+    (send,) = [effect for effect in effects if isinstance(effect, Send)]
+    (ack,) = cluster.receive(slot, 0, send.message)
+    assert isinstance(ack, Send)
+    cluster.receive(0, slot, ack.message)
+
+
+def test_a_follower_gathers_small_commands_and_applies_a_bounded_number_at_once() -> None:
+    cluster = Cluster(3, Limits(unapplied_entries_max=12))
+    left = set()
+    for _ in range(100):
+        _hand(cluster, b"x", slot=1)
+        assert cluster[0].applied == cluster[0].commit, "a leader answers from its state"
+        left.add(cluster[1].commit - cluster[1].applied)
+    assert 0 in left
+    assert 4 <= max(left) < 12
+
+
+def test_what_is_not_small_is_applied_at_once_and_so_is_what_waits_for_it() -> None:
+    cluster = Cluster(3, Limits(unapplied_bytes_max=10))
+    for command in (b"x", b"x", b"x" * 11):
+        _hand(cluster, command, slot=1)
+    assert (cluster[1].commit, cluster[1].applied) == (2, 2)
+
+
+def test_what_a_follower_gathered_is_applied_by_the_next_tick_or_heartbeat() -> None:
+    cluster = Cluster(3)
+    for _ in range(3):
+        _hand(cluster, b"x", slot=1)
+    assert (cluster[1].commit, cluster[1].applied) == (2, 0)
+    cluster[1].tick(cluster.now, wall_ms=7)
+    assert cluster[1].applied == 2
+    _hand(cluster, b"x", slot=1)
+    (beat,) = [e.message for e in cluster[0].tick(cluster.now + 150, wall_ms=7) if type(e) is Send]
+    cluster.receive(1, 0, beat)
+    assert cluster[1].applied == cluster[1].commit == 4
+
+
+def test_a_leader_has_applied_what_it_gathered_as_a_follower_before_it_serves() -> None:
+    cluster = Cluster(3)
+    for _ in range(5):
+        _hand(cluster, b"x", slot=1)
+    assert cluster[1].applied < cluster[1].commit
+    cluster.kill(0)
+    cluster.run(3000)
+    assert cluster.leader() == 1
+    assert cluster.may_read(1)
+    assert [command for _, _, command in cluster.rows(1)] == [b"x"] * 5
+
+
+def _run_rested(cluster: Cluster, duration_ms: int, tick_ms: int = 50) -> list[int]:
+    """As `run`, with ticks only when they are due, or a heartbeat came; how many each had."""
+    due, ticks = [0] * len(cluster.voters), [0] * len(cluster.voters)
+    for _ in range(duration_ms):
+        cluster.now += 1
+        mail, cluster.mail = cluster.mail, []
+        for sender, to, message in mail:
+            if cluster.voters[to] is not None and not {sender, to} & cluster.cut:
+                cluster.do(to, cluster.receive(to, sender, message))
+                if not isinstance(message, m.Prepare | m.PrepareOk):
+                    due[to] = 0
+        for slot, replica in enumerate(cluster.voters):
+            if replica is not None and cluster.now >= due[slot]:
+                cluster.do(slot, replica.tick(cluster.now, wall_ms=cluster.wall(slot)))
+                due[slot] = cluster.now + max(replica.rest_ms(cluster.now), tick_ms)
+                ticks[slot] += 1
+    return ticks
+
+
+def test_voters_that_rest_have_one_tick_for_each_heartbeat() -> None:
+    cluster = Cluster(5)
+    ticks = _run_rested(cluster, 10_000)
+    assert all(95 <= count <= 105 for count in ticks), ticks
+    assert cluster.leader() == 0
+    assert cluster.may_read(0)
+
+
+@pytest.mark.parametrize("tick_ms", [5, 50])
+def test_voters_that_rest_miss_their_leader_as_soon_as_those_that_tick(tick_ms: int) -> None:
+    cluster = Cluster(5)
+    _run_rested(cluster, 1030)
+    cluster.kill(0)
+    _run_rested(cluster, TIMING.failure_timeout_ms + 2 * tick_ms, tick_ms)
+    assert all(cluster[slot].status is not Status.NORMAL or cluster[slot].view for slot in (1, 2))
+    _run_rested(cluster, 500, tick_ms)
+    assert cluster.may_read(cluster.leader())
+
+
+def test_who_has_something_to_wait_for_does_not_rest() -> None:
+    cluster = Cluster(3, Limits(gather_ms_max=10_000))
+    assert cluster[0].rest_ms(cluster.now) > 50
+    assert cluster[1].rest_ms(cluster.now) > 50
+    cluster.cut = {1, 2}
+    for number in range(3):
+        cluster.submit(0, number)
+    assert cluster[0].rest_ms(cluster.now) == 0, "commands wait for a round"
+    cluster.do(1, cluster[1].suspect(0, cluster.now))
+    assert cluster[1].rest_ms(cluster.now) == 0, "it wants another leader"
+    assert cluster[2].rest_ms(cluster.now + 200) == 0, "its leader is late"
+
+
+@pytest.mark.parametrize(
+    ("slot", "sender", "message"),
+    [
+        (0, 2, lambda head: m.StartViewChange(*head, 1, 1)),
+        (1, 2, lambda head: m.GetSnapshot(*head, 5, 0)),
+        (1, 0, lambda head: m.Truncated(*head, 0, 5, 2)),
+    ],
+    ids=["a voter has left the view", "another copies its state", "it lacks a part of the log"],
+)
+def test_a_message_that_leaves_work_for_ticks_ends_the_rest(
+    slot: int, sender: int, message: Callable[[tuple[str, tuple[m.Life, ...]]], m.Message]
+) -> None:
+    cluster = Cluster(3)
+    voter = cluster[slot]
+    assert voter.rest_ms(cluster.now) > 50
+    assert not voter.is_due(cluster.now)
+    cluster.receive(slot, sender, message(("c", voter.vector)))
+    assert voter.status is Status.NORMAL
+    assert voter.rest_ms(cluster.now) == 0
+    assert voter.is_due(cluster.now)
+
+
+def test_what_is_to_be_applied_lets_nobody_rest_anew_and_ends_no_rest() -> None:
+    cluster = Cluster(3)
+    for _ in range(2):
+        _hand(cluster, b"x", slot=1)
+    assert cluster[1].applied < cluster[1].commit
+    assert cluster[1].rest_ms(cluster.now) == 0
+    assert not cluster[1].is_due(cluster.now), "the next heartbeat applies it"
+
+
+def test_a_leader_that_may_have_stood_still_is_due_at_once() -> None:
+    """It has no lease before others have answered it."""
+    cluster = Cluster(3)
+    cluster.run(250)
+    assert cluster.may_read(0)
+    assert not cluster[0].is_due(cluster.now)
+    cluster.wall_ahead[0] = 10_000
+    assert not cluster.may_read(0)
+    assert cluster[0].is_due(cluster.now)
+
+
 def test_a_follower_names_the_leader() -> None:
     cluster = Cluster(3)
     assert cluster[2].submit("a", b"", cluster.now, wall_ms=0) == [
@@ -283,7 +430,7 @@ def test_time_elapses_whether_or_not_anything_is_logged() -> None:
     assert cluster.elapsed() - before == 5000
     cluster.submit(0, "a")
     logged = cluster.elapsed()
-    cluster.run(10)
+    cluster.run(TIMING.heartbeat_ms)  # then it has applied it too
     machine = cluster[1].machine
     assert isinstance(machine, Journal)
     assert machine.elapsed == [logged]
@@ -401,6 +548,62 @@ def test_without_a_quorum_it_refuses_loudly_and_goes_on_when_they_are_back(
     cluster.run(20)
     assert cluster.replied("b")
     assert cluster[leader].needs(cluster.now) is None
+
+
+def test_a_leader_that_stood_still_takes_commands_before_it_hears_others_again() -> None:
+    cluster = Cluster(3)
+    cluster.run(300)
+    cluster.now += 3 * TIMING.failure_timeout_ms  # the machine stood still, and all with it
+    cluster.submit(0, "first")
+    assert not cluster.rejections()
+    cluster.run(20)
+    assert cluster.replied("first")
+    cluster.cut = {1, 2}
+    cluster.now += 3 * TIMING.failure_timeout_ms
+    cluster.submit(0, "second")
+    assert not cluster.rejections()
+    cluster.run(TIMING.lease_ms + 1)  # now their silence counts
+    cluster.submit(0, "third")
+    assert cluster.rejections() == {"third": RejectReason.NO_QUORUM}
+    assert not cluster.replied("second")
+
+
+def test_what_a_voter_heard_just_after_it_stood_still_counts_no_longer_than_usual() -> None:
+    cluster = Cluster(3)
+    cluster.run(300)
+    while not any(isinstance(message, m.Heartbeat) for _, _, message in cluster.mail):
+        cluster.run(1)
+    cluster.now += 60_000  # the machine stood still, and the leader's last words are read first
+    mail, cluster.mail = cluster.mail, []
+    for sender, to, message in mail:
+        cluster.do(to, cluster.receive(to, sender, message))
+    cluster.cut = {0}
+    cluster.run(3 * TIMING.failure_timeout_ms)
+    assert cluster[1].leads
+
+
+def test_a_leader_that_stands_still_again_and_again_says_that_nobody_follows() -> None:
+    cluster = Cluster(3)
+    cluster.run(300)
+    cluster.cut = {1, 2}
+    for number in range(10):
+        cluster.now += TIMING.stall_ms + 10
+        cluster.submit(0, number)
+        cluster.do(0, cluster[0].tick(cluster.now, wall_ms=cluster.wall(0)))
+    assert cluster.rejections()[9] is RejectReason.NO_QUORUM
+    cluster.run(5 * TIMING.heartbeat_ms)
+    assert cluster[0].needs(cluster.now) is not None
+
+
+def test_followers_that_stand_still_again_and_again_give_up_a_leader_that_is_gone() -> None:
+    cluster = Cluster(3)
+    cluster.run(300)
+    cluster.kill(0)
+    until = cluster.now + 10 * TIMING.failure_timeout_ms
+    while cluster.now < until:
+        cluster.now = (cluster.now + TIMING.stall_ms + 19) // 10 * 10 - 1
+        cluster.run(1)  # what came meanwhile, and a tick
+    assert cluster.leader() in (1, 2)
 
 
 def test_voters_that_all_lost_their_memory_never_start_empty() -> None:
@@ -676,6 +879,53 @@ def test_a_voter_that_gives_its_state_away_still_votes_but_applies_nothing() -> 
     assert frozen > 0
     cluster.run(500)
     assert all(cluster.replied(number) for number in range(100, 140))
+    assert cluster.rows(2) == cluster.rows(1) == cluster.rows(0)
+
+
+def _begin_copy(limits: Limits) -> Cluster:
+    """A cluster in which voter 2 has begun to copy the state of voter 1."""
+    cluster = Cluster(3, limits)
+    cluster.kill(2)
+    for number in range(200):
+        cluster.submit(0, number)
+        cluster.run(5)
+    cluster.restart(2)
+    while not cluster[1]._frozen:
+        cluster.run(1)
+    return cluster
+
+
+def test_a_voter_that_begins_to_lead_gives_no_state_away_before_it_answers() -> None:
+    cluster = _begin_copy(Limits(log_entries_max=4))
+    for number in range(200, 210):
+        cluster.submit(0, number)
+        cluster.run(3)
+    cluster.run(TIMING.heartbeat_ms)
+    assert cluster[1]._frozen
+    assert cluster[1].applied < cluster[1].commit == cluster[1].log.last
+    heir, effects = cluster[0].hand_over((), cluster.now)
+    assert heir == 1
+    cluster.do(0, effects)
+    cluster.run(2 * TIMING.heartbeat_ms)
+    assert cluster.may_read(1)
+
+
+def test_a_voter_whose_state_is_copied_slowly_keeps_a_bounded_log() -> None:
+    limits = Limits(log_entries_max=4, log_bytes_max=100_000)
+    cluster = _begin_copy(limits)
+    late: list[tuple[int, int, m.Message]] = []
+    most = 0
+    for number in range(200, 500):
+        late += [mail for mail in cluster.mail if mail[1] == 2]
+        cluster.mail = [mail for mail in cluster.mail if mail[1] != 2]
+        if number % 50 == 0:  # its link is slow, and not so slow that it is given up
+            cluster.mail, late = cluster.mail + late, []
+        cluster.submit(0, number, bytes(5_000))
+        cluster.run(10)
+        most = max(most, cluster[1].log.bytes)
+    assert most < 3 * limits.log_bytes_max
+    cluster.mail += late
+    cluster.run(3 * TIMING.failure_timeout_ms)
     assert cluster.rows(2) == cluster.rows(1) == cluster.rows(0)
 
 

@@ -90,3 +90,10 @@ def test_the_newest_time_that_a_quorum_answered_needs_one_less_than_a_quorum_of_
     assert answered_by([NEVER, 5, 9], 2) == 9
     assert answered_by([NEVER, NEVER, 9, 3, 7], 3) == 7
     assert answered_by([NEVER, NEVER, NEVER], 2) == NEVER
+
+
+def test_skews_are_told_against_the_median() -> None:
+    assert clocks_of(5, 10, 0, 5, -90).skews() == (10, 0, 5, -90, None)
+    assert clocks_of(3).skews() == (None, None, None)
+    assert clocks_of(3).tell(1000) == 0
+    assert clocks_of(3, 3, 5, 9).tell(1000) == 1005

@@ -20,5 +20,7 @@ def test_slots_are_those_of_the_settings_and_those_that_joined(
         keeper=None,  # type: ignore[arg-type]
         homeless=dict,
         drain=None,  # type: ignore[arg-type]
+        upkeep=None,  # type: ignore[arg-type]
+        historian=None,  # type: ignore[arg-type]
     )  # fmt: skip
     assert reporter._slots() == slots

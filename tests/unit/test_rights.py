@@ -9,7 +9,8 @@ from diskless.gateway.marks import SESSION_BITS, Marks
 from diskless.gateway.rights import RULES, Rights
 from diskless.identity.claims import Claims, Keyring
 from diskless.identity.handshake import Principal
-from diskless.model import Extent, Place, Stripe
+from diskless.model import DrillStatus, Extent, Place, Stripe
+from diskless.notes import BatchNote
 from diskless.protocol import messages as m
 from diskless.protocol.messages import REQUESTS, Kind
 
@@ -51,9 +52,16 @@ WRITES: list[tuple[Kind, Any]] = [
     (Kind.RENAME_SNAPSHOT, m.RenameSnapshot(1, 1, "%", "a", "b")),
     (Kind.DELETE_SNAPSHOTS, m.DeleteSnapshots(1, 1, "%", ["a"])),
     (Kind.ROLLBACK, m.Rollback(session=1, sequence=1, path="%", name="a")),
+    (Kind.KEEP_LEASES, m.KeepLeases(session=1, sequence=1, roots=["/x/b"], over=["%"])),
+    (Kind.PRUNE, m.Prune(1, 1, "%", ["a"])),
+    (Kind.NOTE_BATCHES, m.NoteBatches("%", "id", [BatchNote(1, 1)])),
+    (Kind.REPLACE, m.Replace(1, 1, [m.Swap("/x/b", "/x/c", "s"), m.Swap("%", "/x/d", "s")])),
+    (Kind.REPLACE, m.Replace(1, 1, [m.Swap("/x/b", "%", "s")])),
 ]
 READS: list[tuple[Kind, Any]] = [
     (Kind.OPEN, m.Open("%")),
+    (Kind.OPEN_MANY, m.OpenMany(["%"])),
+    (Kind.OPEN_MANY, m.OpenMany(["/x/a", "%"])),
     (Kind.STAT, m.Stat("%")),
     (Kind.LIST, m.List("%")),
     (Kind.SUMMARY, m.Summary("%")),
@@ -61,6 +69,8 @@ READS: list[tuple[Kind, Any]] = [
     (Kind.DIFF, m.Diff("%", "a")),
     (Kind.USAGE, m.Usage("%")),
     (Kind.POLICY, m.Policy("%")),
+    (Kind.LEASES, m.Leases("%")),
+    (Kind.BATCH_NOTES, m.BatchNotes("%")),
 ]
 NO_PATH: list[tuple[Kind, Any]] = [
     (Kind.SESSION, m.Empty()),
@@ -87,6 +97,7 @@ FOR_ADMINS: list[tuple[Kind, Any]] = [
     (Kind.FLUSH, m.Flush()),
     (Kind.ATTACH_TIER, m.AttachTier("file:///t", 1, 0)),
     (Kind.DETACH_TIER, m.DetachTier()),
+    (Kind.DRILLED, m.Drilled(DrillStatus(sound=True))),
 ]
 
 

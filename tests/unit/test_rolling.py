@@ -2,8 +2,8 @@
 
 import pytest
 
-from diskless.launch.rolling import may_end
 from diskless.model import AgentStatus, ClusterStatus
+from diskless.operate.rolling import may_end
 
 HERE = "here/10.0.0.1"
 

@@ -9,15 +9,15 @@ from diskless.client.descriptor import Descriptor
 from diskless.config import MIB, ClusterSettings
 from diskless.errors import ClusterExists
 from diskless.launch.record import RayRecord
-from diskless.launch.running import never_joined, refuse_other, settings_for
 from diskless.model import AgentStatus, ClusterStatus
+from diskless.operate.running import never_joined, refuse_other, settings_for
 
 
 def known(*, requested: str = "", **settings: Any) -> Descriptor:
     return Descriptor(
         cluster="c1",
         name="default",
-        secret="s",
+        key="s",
         settings=ClusterSettings(**settings).to_dict(),
         ray=RayRecord(requested=requested).to_dict(),
     )

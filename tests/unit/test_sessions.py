@@ -29,7 +29,7 @@ def daemon() -> Iterator[tuple[Session, psutil.Process]]:
     leader = subprocess.Popen(
         [sys.executable, "-c", DAEMON], start_new_session=True, stdout=subprocess.PIPE, text=True
     )
-    began_s = psutil.Process(leader.pid).create_time()
+    began_s = sessions.since_boot_s(leader.pid)
     assert leader.stdout is not None
     child = psutil.Process(int(leader.stdout.readline()))
     leader.wait()
@@ -64,14 +64,15 @@ def test_a_session_of_an_earlier_boot_is_no_session_of_today(
 @pytest.mark.parametrize(("boot", "ended"), [("an earlier boot", True), (boot_id(), False)])
 def test_a_cluster_of_an_earlier_boot_has_ended(boot: str, ended: bool) -> None:
     """Even where its number is that of a process of ours again."""
-    holder = Session(os.getpid(), psutil.Process().create_time(), boot)
+    holder = Session(os.getpid(), sessions.since_boot_s(os.getpid()), boot)
     ray = RayRecord(host=socket.gethostname(), holder=holder).to_dict()
-    assert has_ended(Descriptor(cluster="c", name="n", secret="s", ray=ray)) == ended
+    assert has_ended(Descriptor(cluster="c", name="n", key="s", ray=ray)) == ended
 
 
 def test_a_number_that_has_gone_to_another_process_is_left_alone(tmp_path: Path) -> None:
     session = sessions.start(["sleep", "1000"], env=os.environ, log=tmp_path / "log")
-    earlier = msgspec.structs.replace(session, started_s=session.started_s - 60)
+    assert session.since_boot_s is not None
+    earlier = msgspec.structs.replace(session, since_boot_s=session.since_boot_s - 60)
     try:
         assert not sessions.is_alive(earlier)
         sessions.stop(earlier)
@@ -79,3 +80,20 @@ def test_a_number_that_has_gone_to_another_process_is_left_alone(tmp_path: Path)
     finally:
         sessions.stop(session)
     assert not sessions.is_alive(session)
+
+
+@pytest.mark.parametrize("step_s", [-86400, 3600])
+def test_a_session_outlives_a_clock_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: float
+) -> None:
+    """As that of a machine is when it goes on after a pause. The system then tells other start
+    times of all processes."""
+    session = sessions.start(["sleep", "1000"], env=os.environ, log=tmp_path / "log")
+    process = psutil.Process(session.pid)
+    booted_s = psutil.boot_time()
+    with monkeypatch.context() as patch:
+        patch.setattr(psutil._psplatform, "boot_time", lambda: booted_s + step_s)
+        assert psutil.boot_time() == booted_s + step_s
+        assert sessions.is_alive(session)
+        sessions.stop(session)
+    assert is_dead(process)

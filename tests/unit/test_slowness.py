@@ -12,6 +12,8 @@ from diskless.agent.leading.slowness import (
     Slowness,
 )
 
+pytestmark = pytest.mark.usefixtures("slow_agents")
+
 QUICK_S = 0.002
 BEAT_S = 0.25
 
@@ -125,3 +127,19 @@ def test_what_was_measured_of_a_life_that_is_over_is_forgotten() -> None:
     assert leader.slowness.suspects(3)
     leader.slowness.forget(3)
     assert not leader.slowness.suspects(3)
+
+
+def test_a_prompt_beat_counts_as_one_that_was_compared_with_the_others() -> None:
+    compared, prompt = Leader(), Leader()
+    for leader in (compared, prompt):
+        leader.beat(1, {})
+        leader.one(3, 0.3)
+        assert leader.slowness.suspects(3)
+    compared.one(3, LATE_S)
+    prompt.slowness.note_prompt(3, took_s=LATE_S)
+    for leader in (compared, prompt):
+        assert not leader.slowness.suspects(3)
+        leader.beat(SLOW_AFTER_S / 2, {3: 0.3})
+        assert not leader.slow, "it was prompt meanwhile"
+        leader.beat(SLOW_AFTER_S, {3: 0.3})
+        assert leader.slow == {3}

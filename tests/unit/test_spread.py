@@ -12,7 +12,7 @@ from ray.core.generated import gcs_pb2, gcs_service_pb2
 from diskless.errors import Unavailable
 from diskless.launch import ray_link, spread
 from diskless.launch.seats import RayNode
-from diskless.launch.spread import Door, knock, living_nodes
+from diskless.launch.spread import RayletReply, knock, living_nodes
 
 
 class Health(grpc.GenericRpcHandler):
@@ -46,10 +46,21 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
+def wait_for(monkeypatch: pytest.MonkeyPatch, timeout_s: float) -> None:
+    monkeypatch.setattr(spread, "KNOCK_TIMEOUT_S", timeout_s)
+    monkeypatch.setattr(spread, "ASK_TIMEOUT_S", timeout_s)
+
+
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread, "KNOCK_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(spread, "ASK_TIMEOUT_S", 0.3)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who answers has all the time that a busy machine takes."""
+    wait_for(monkeypatch, 60.0)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch, patient: None) -> None:
+    """Nobody answers."""
+    wait_for(monkeypatch, 0.3)
 
 
 def at(id_: str, port: int, *, started_ms: int = 0) -> RayNode:
@@ -65,19 +76,21 @@ def test_a_raylet_that_serves_is_there_and_one_that_has_ended_is_not(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as ended:
         nodes = [at("there", raylet[0]), at("ended", port_of(ended))]
-    assert knock(nodes) == {"there": Door.OPEN, "ended": Door.CLOSED}
+    assert knock(nodes) == {"there": RayletReply.SERVES, "ended": RayletReply.ENDED}
     assert knock([]) == {}
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_connection_alone_is_no_answer(
     raylet: tuple[int, Health], listener: socket.socket
 ) -> None:
     """The kernel takes it for a raylet that hangs; and the port may be another's by now."""
-    assert knock([at("hangs", port_of(listener))]) == {"hangs": Door.SILENT}
+    assert knock([at("hangs", port_of(listener))]) == {"hangs": RayletReply.SILENT}
     raylet[1].answer = b"\x08\x02"
-    assert knock([at("not serving", raylet[0])]) == {"not serving": Door.SILENT}
+    assert knock([at("not serving", raylet[0])]) == {"not serving": RayletReply.SILENT}
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_host_that_says_nothing_is_silent(listener: socket.socket) -> None:
     node = at("full", port_of(listener))
     waiting = [socket.socket() for _ in range(8)]
@@ -85,7 +98,7 @@ def test_a_host_that_says_nothing_is_silent(listener: socket.socket) -> None:
         for each in waiting:  # Then the kernel drops what else comes.
             each.setblocking(False)
             each.connect_ex(("127.0.0.1", node.port))
-        assert knock([node]) == {"full": Door.SILENT}
+        assert knock([node]) == {"full": RayletReply.SILENT}
     finally:
         for each in waiting:
             each.close()
@@ -98,9 +111,9 @@ def test_only_the_newest_of_those_at_one_address_and_port_can_have_answered(
     old, new = at("old", raylet[0], started_ms=1), at("new", raylet[0], started_ms=2)
     elsewhere = RayNode("elsewhere", "h", "127.0.0.2", raylet[0], 3)
     assert knock([new, old, elsewhere]) == {
-        "old": Door.CLOSED,
-        "new": Door.OPEN,
-        "elsewhere": Door.CLOSED,
+        "old": RayletReply.ENDED,
+        "new": RayletReply.SERVES,
+        "elsewhere": RayletReply.ENDED,
     }
 
 
@@ -109,12 +122,13 @@ def test_one_that_was_heard_is_not_asked_and_a_dead_one_in_its_place_is_still_de
 ) -> None:
     port = port_of(listener)  # which would not answer
     old, new = at("old", port, started_ms=1), at("new", port, started_ms=2)
-    assert knock([old, new], heard={"new"}) == {"old": Door.CLOSED, "new": Door.OPEN}
+    assert knock([old, new], heard={"new"}) == {"old": RayletReply.ENDED, "new": RayletReply.SERVES}
 
 
 def test_only_what_answers_is_taken_for_alive(
     raylet: tuple[int, Health], listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wait_for(monkeypatch, 6.0)  # for the silent one in vain
     there, silent = at("there", raylet[0]), at("silent", port_of(listener))
     monkeypatch.setattr(spread, "registered_nodes", lambda: [there, silent])
     assert living_nodes() == [there]
@@ -141,6 +155,7 @@ def test_the_control_store_is_asked_for_living_nodes_and_told_of_a_dead_one_by_i
     assert told.node_id == b"\xab" * 28
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("ask", [spread.registered_nodes, lambda: spread.forget("00")])
 def test_a_control_store_that_does_not_answer_is_unavailable_in_time(
     ask: Any, listener: socket.socket, monkeypatch: pytest.MonkeyPatch

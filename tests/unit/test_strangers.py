@@ -19,7 +19,7 @@ from diskless.client.caller import Caller
 from diskless.client.client import Client
 from diskless.client.descriptor import Descriptor
 from diskless.client.greeting import Greeter
-from diskless.config import MIB
+from diskless.client.routes import Routes, address
 from diskless.errors import Unauthorized, Unavailable
 from diskless.gateway.lobby import STRANGERS_MAX
 from diskless.identity.claims import Credential, Keyring
@@ -64,7 +64,7 @@ def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
 
 def test_an_agent_that_is_not_the_one_that_was_meant_is_asked_for_nothing(idle):
     idle.start()
-    known = Descriptor(cluster=CLUSTER, name="orders", secret=SECRET)
+    known = Descriptor(cluster=CLUSTER, name="orders", key=SECRET)
     meant = Peer(5, f"127.0.0.1:{idle.gateway.tcp_port}", "", "here", True)
     with pytest.raises(Unavailable, match="turned out to be agent-0"):
         Greeter(known).connect(meant, client="test", deadline=time.monotonic() + TIMEOUT_S)
@@ -192,14 +192,16 @@ def test_thousands_of_strangers_are_never_more_than_a_few_and_hold_nothing(idle,
 
 
 def test_a_stranger_has_a_time_for_the_whole_handshake(idle):
-    idle.start(hello_timeout_s=0.3)
+    idle.start()
     silent = idle.connect(credential=None)
     halfway = idle.connect(credential=None)
     halfway.knock(ADMIN)
     halfway.challenge()
+    idle.hurry(hello_timeout_s=0.3)
     for client in (silent, halfway):
         assert client.refusal().reason == "DeadlineExceeded"
         assert client.is_closed()
+    idle.hurry()
     assert idle.still_serves()
 
 
@@ -239,7 +241,7 @@ def test_no_garbage_is_a_handshake(idle, frames):
         while piece := stranger.socket.recv(65536):
             heard += piece
     stranger.close()
-    assert b"data_shards" not in heard  # No welcome.
+    assert b'"agents"' not in heard  # No welcome.
     assert idle.backend.started == 0
     client = idle.client()
     client.close()
@@ -265,7 +267,7 @@ class Impostor:
             except OSError:
                 return
             with closing(caller):
-                caller.settimeout(2.0)
+                caller.settimeout(20.0)
                 heard = b""
                 with suppress(OSError):
                     heard += caller.recv(65536)
@@ -288,7 +290,7 @@ def reply(meta: Any, kind: Kind = Kind.DONE) -> bytes:
 
 ANSWERS = {
     "a guess": reply(m.Challenged(0, "0" * 32, "0" * 64)),
-    "a welcome": reply(m.Welcome(CLUSTER, "test", 0, 4, 2, MIB, [])),
+    "a welcome": reply(m.Welcome([])),
     "a refusal": reply(m.Refusal("Unauthorized", "your token has expired"), Kind.REFUSED),
     "another refusal": reply(m.Refusal("NotFound", "nothing is here"), Kind.REFUSED),
     "silence": b"",
@@ -369,14 +371,13 @@ def test_a_client_says_who_is_no_agent_if_nobody_is(tmp_path):
     stranger = Keyring(cluster=CLUSTER, root=bytes(32))
     with closing(FakeCluster(tmp_path / "c", local=False, keyring=stranger)) as other:
         known = Descriptor(
-            cluster=CLUSTER, name="orders", secret=SECRET, gateways=list(other.state.peers.values())
+            cluster=CLUSTER, name="orders", key=SECRET, gateways=list(other.state.peers.values())
         )
         with closing(Caller(known, timeout_s=60)) as caller, pytest.raises(Unauthorized) as refused:
             Client(caller).exists("/a")
         addresses = [peer.gateway for peer in other.state.peers.values()]
         assert str(refused.value) in [
-            f"whoever listens at {address} is not an agent of cluster orders"
-            for address in addresses
+            f"the process at {address} is not an agent of cluster orders" for address in addresses
         ]
         assert other.state.asked == []
 
@@ -388,12 +389,12 @@ def test_a_strangers_refusal_counts_only_if_no_agent_proves_itself(cluster, tmp_
     liar = Peer(7, f"127.0.0.1:{port}", "", "here", True)
     with closing(Impostor(listener, [ANSWERS["a refusal"]])):
         both = Descriptor(
-            cluster=CLUSTER, name="x", secret=SECRET, gateways=[liar, cluster.state.peers[0]]
+            cluster=CLUSTER, name="x", key=SECRET, gateways=[liar, cluster.state.peers[0]]
         )
         for _ in range(4):
             with closing(Caller(both, timeout_s=TIMEOUT_S)) as caller:
                 assert Client(caller).exists("/a") is False
-        alone = Descriptor(cluster=CLUSTER, name="x", secret=SECRET, gateways=[liar])
+        alone = Descriptor(cluster=CLUSTER, name="x", key=SECRET, gateways=[liar])
         with (
             closing(Caller(alone, timeout_s=TIMEOUT_S)) as caller,
             pytest.raises(Unauthorized, match="your token has expired"),
@@ -401,12 +402,37 @@ def test_a_strangers_refusal_counts_only_if_no_agent_proves_itself(cluster, tmp_
             Client(caller).exists("/a")
 
 
-def test_a_client_whose_token_is_revoked_while_it_works_is_told_so(cluster):
+def test_half_of_the_agents_are_not_most_of_them():
+    peers = [Peer(slot, f"h:{slot}", "", "h", True) for slot in range(4)]
+    routes = Routes(peers, salt="any", is_local=lambda path: False)
+    routes.replace(peers, version=1, now=0.0)
+    for peer in peers:
+        routes.failed(peer, 0.0)
+    refusing = [address(peer) for peer in peers]
+    assert not routes.no_agent_left(refusing[:2])
+    assert routes.no_agent_left(refusing[:3])
+
+
+def test_an_agent_that_answers_is_no_stranger_whatever_it_said_before(cluster):
+    with closing(Caller(cluster.descriptor, timeout_s=TIMEOUT_S)) as caller:
+        client = Client(caller)
+        client.write("/a", b"1")
+        for peer in cluster.state.peers.values():
+            caller._strangers[address(peer)] = Unauthorized("your token has expired")
+        assert client.read("/a") == b"1"  # on the connection that there is
+        assert address(cluster.state.peers[0]) not in caller._strangers
+
+
+@pytest.mark.parametrize("dead", [None, 0, 2], ids=["all live", "the leader dead", "another dead"])
+def test_a_client_whose_token_is_revoked_while_it_works_is_told_so(cluster, dead):
+    """Also if an agent is dead that its roster has as up: that one never says so."""
     token = KEYRING.client("q", paths=["/q"])
-    known = msgspec.structs.replace(cluster.descriptor, secret="", token=token.token)
+    known = msgspec.structs.replace(cluster.descriptor, key="", token=token.token)
     with closing(Caller(known, timeout_s=60)) as caller:
         client = Client(caller)
         client.write("/q/a", b"1")
+        if dead is not None:
+            cluster.kill(dead)
         for gateway in cluster.gateways.values():
             gateway.lobby.doorkeeper.revoked = {"q"}
             cluster._thread.loop.call_soon_threadsafe(gateway.recheck)

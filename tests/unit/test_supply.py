@@ -1,4 +1,4 @@
-"""Keys for agents that have none: offered anew as long as it makes sense, and not for ever."""
+"""Keys for agents that have none: offered anew as long as it makes sense, and not forever."""
 
 import asyncio
 
@@ -8,8 +8,7 @@ from diskless.config import ClusterSettings
 from diskless.errors import LaunchFailed
 from diskless.identity.keyfile import Keys
 from diskless.identity.tickets import Ticket
-from diskless.launch.actor import AgentState
-from diskless.launch.agents import Identity
+from diskless.launch.model import AgentState, Identity
 from diskless.launch.supply import OFFERS_MAX, Supply
 from diskless.launch.tickets import redeem
 
@@ -23,7 +22,7 @@ def state(slot: int = 2, *, wants_keys: bool = True, cluster_id: str = "c") -> A
     )  # fmt: skip
 
 
-class Hands(Supply):
+class Supplied(Supply):
     """What Ray would hand over."""
 
     handed: list[tuple[int, Ticket]]
@@ -33,7 +32,7 @@ class Hands(Supply):
 
 
 def test_an_agent_without_keys_gets_a_ticket_that_is_good() -> None:
-    with Hands(IDENTITY) as supply:
+    with Supplied(IDENTITY) as supply:
         supply.tend([state(1, wants_keys=False), state(2)])
         ((slot, ticket),) = supply.handed
         assert slot == 2
@@ -42,14 +41,14 @@ def test_an_agent_without_keys_gets_a_ticket_that_is_good() -> None:
 
 
 def test_a_ticket_is_worth_nothing_when_whoever_issued_it_is_done() -> None:
-    with Hands(IDENTITY) as supply:
+    with Supplied(IDENTITY) as supply:
         supply.tend([state()])
     with pytest.raises(LaunchFailed):
         asyncio.run(redeem(supply.handed[0][1]))
 
 
 def test_one_that_gets_nowhere_is_given_up_with_its_own_words() -> None:
-    with Hands(IDENTITY) as supply:
+    with Supplied(IDENTITY) as supply:
         for _ in range(OFFERS_MAX):
             supply.tend([state()])
         with pytest.raises(LaunchFailed, match="agent-2 does not start: why"):
@@ -58,6 +57,6 @@ def test_one_that_gets_nowhere_is_given_up_with_its_own_words() -> None:
 
 
 def test_an_agent_of_another_cluster_gets_nothing() -> None:
-    with Hands(IDENTITY) as supply:
+    with Supplied(IDENTITY) as supply:
         supply.tend([state(cluster_id="other")])
         assert not hasattr(supply, "handed")

@@ -21,7 +21,7 @@ CHANGES: dict[str, tuple[j.What, list[Any]]] = {
         j.Written(5, True, (("/a", 3, 77), ("/b", 0, 0))),
         ["Written", 5, True, [["/a", 3, 77], ["/b", 0, 0]]],
     ),
-    "mkdirs": (c.Mkdirs(0, 0, "/a"), ["Mkdirs", 0, 0, "/a"]),
+    "mkdirs": (c.Mkdirs(0, 0, "/a"), ["Mkdirs", 0, 0, "/a", True]),
     "rename": (c.Rename(0, 0, "/a", "/b", True), ["Rename", 0, 0, "/a", "/b", True]),
     "delete": (c.Delete(0, 0, "/a", True, True), ["Delete", 0, 0, "/a", True, True]),
     "snapshot": (
@@ -37,7 +37,12 @@ CHANGES: dict[str, tuple[j.What, list[Any]]] = {
         ["DeleteSnapshots", 0, 0, "/a", ["s", "t"]],
     ),
     "clone": (c.Clone(0, 0, "/a", "/b"), ["Clone", 0, 0, "/a", "/b"]),
-    "rollback": (c.Rollback(0, 0, "/a", "s", True), ["Rollback", 0, 0, "/a", "s", True]),
+    "rollback": (c.Rollback(0, 0, "/a", "s", True), ["Rollback", 0, 0, "/a", "s", True, False]),
+    "pruned files": (c.Prune(0, 0, "/a", ("b/c",)), ["Prune", 0, 0, "/a", ["b/c"]]),
+    "replaced directories": (
+        c.Replace(0, 0, (c.Swap("/a", "/b", "s"),), False),
+        ["Replace", 0, 0, [["/a", "/b", "s"]], False, False],
+    ),
     "token": (
         c.IssueToken("q", ("/a",), True, 9),
         ["IssueToken", "q", ["/a"], True, 9, ""],

@@ -4,7 +4,7 @@ pictures, and a state that begins with what they say."""
 import pytest
 
 from diskless import policy
-from diskless.errors import BadRequest
+from diskless.errors import BadRequest, Closing, Unavailable
 from diskless.model import Extent, TierOptions
 from diskless.namespace import commands as c
 from diskless.namespace import journal as j
@@ -12,6 +12,7 @@ from diskless.namespace import picture, tier
 from diskless.namespace import queries as q
 from diskless.namespace.replay import Diverged, Replayer, found
 from diskless.namespace.replication import NamespaceMachine
+from diskless.namespace.snapshot import snapshot
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.tier import Kept
 from diskless.namespace.views import TierPlace
@@ -120,7 +121,13 @@ def test_a_tier_is_forgotten_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [world.put(f"/{n}").number for n in range(5)]
     keep(world, 1, *((id_, 1) for id_ in ids))
     change = world.state.tier.change
-    assert [world.do(c.DetachTier()).number for _ in range(3)] == [3, 1, 0]
+    assert world.do(c.DetachTier()).number == 3
+    assert not world.state.tier.attached, "a tier that names only some files is none"
+    assert world.refusal(c.Keep(2, ((2, "seg/2", 9),), ((ids[0], 2, 0, 1, 0),))) is BadRequest
+    assert world.refusal(c.AttachTier("file:///other", 1, 0)) is Unavailable
+    world.delete("/4")
+    assert ids[4] not in world.state.tier.places
+    assert [world.do(c.DetachTier()).number for _ in range(1)] == [0]
     assert not world.state.tier.attached
     assert world.do(c.DetachTier()) == c.Done(changed=False)
     world.put("/x")
@@ -128,6 +135,54 @@ def test_a_tier_is_forgotten_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     world.do(c.AttachTier("file:///other", 1, 0))
     assert world.state.tier.change == change + 1
     assert world.state.tier.last_segment == 1
+    check_counts(world.state)
+
+
+def test_what_is_said_of_another_tier_is_not_believed() -> None:
+    world = tiered()
+    id_ = world.put("/a").number
+    row, segment = (id_, 1, 0, 5, 0), (1, "seg/1", 9)
+    assert world.refusal(c.Keep(1, (segment,), (row,), "file:///before")) is BadRequest
+    assert not world.do(c.Horizon(1, 1, 2, 9, 9, 1, "file:///before")).changed
+    assert world.do(c.Keep(1, (segment,), (row,), URI)).changed
+    assert world.do(c.Horizon(1, 1, 2, 9, 9, 1, URI)).changed
+
+
+def test_nothing_is_changed_while_the_cluster_is_closed_and_answers_are_given_again() -> None:
+    world = tiered()
+    assert World().refusal(c.Close(True)) is BadRequest
+    put = c.Commit((), (c.Put(world.session, 70, True, (inline_file("/a"),)),))
+    done = world.state.apply(put, now_ms=5, elapsed_ms=5, op=9)
+    change = world.state.tier.change
+    assert world.do(c.Close(True)) == c.Done(change)
+    assert world.state.apply(put, now_ms=6, elapsed_ms=6, op=10) == done
+    for command in (
+        c.Mkdirs(world.session, 71, "/d"),
+        c.Rename(world.session, 71, "/a", "/b", True),
+        c.Delete(world.session, 71, "/a", True),
+        c.CreateSnapshot(world.session, 71, ("/",), "s"),
+        c.SetPolicy("/", policy.DURABILITY, policy.SYNC),
+        c.IssueToken("t", ("/",), True, 99),
+    ):
+        assert world.refusal(command) is Closing
+    moved = NamespaceMachine()
+    for chunk in snapshot(world.state):
+        moved.restore(chunk)
+    assert moved.state.tier.closed
+    assert world.state.tier.change == change
+    assert world.do(c.Close(False)).changed
+    world.do(c.Mkdirs(world.session, 71, "/d"))
+
+
+def test_a_detached_tier_leaves_no_mark() -> None:
+    world = tiered()
+    id_ = world.put("/a").number
+    world.do(c.Mark())
+    world.delete("/a")
+    assert id_ in world.state.files
+    world.do(c.DetachTier())
+    assert world.state.marked is None
+    assert id_ not in world.state.files
     check_counts(world.state)
 
 
@@ -313,6 +368,7 @@ def test_a_cold_file_is_opened_with_its_place_until_it_is_back_in_memory() -> No
     place = TierPlace("seg/7", 0, 1, 0)
     assert q.answer(state, q.Open("/a")).place == place
     assert q.answer(state, q.TierPlaces((id_, 99))) == [place, None]
+    assert [q.answer(state, q.TierParts(one)) for one in (id_, 99)] == [[place], []]
     assert state.tier.newest_cold(below=1 << 60, limit=9) == [id_]
     for slot in range(4):
         world.do(agent_up(slot))

@@ -5,14 +5,16 @@ run more than `LINES_MAX` of them, and with five times the state it must not run
 with one: what holds for both sizes here holds for a million files and 250,000 stripes.
 """
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Coroutine, Iterator
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
 import pytest
 
+from diskless.agent.leading import cut
 from diskless.agent.leading.janitor import REAP_STRIPES_MAX, SWEEP_ENTRIES
+from diskless.balance import Load, Scales, Walk
 from diskless.model import Extent, Place, Stripe
 from diskless.namespace import commands as c
 from diskless.namespace import journal as j
@@ -22,6 +24,7 @@ from diskless.namespace import snapshot as s
 from diskless.namespace.health import SETTLE_GROUPS
 from diskless.namespace.state import NamespaceState
 from diskless.namespace.survey import survey
+from diskless.namespace.swaps import PRUNED_MAX
 from diskless.namespace.tier import KEEP_ROWS_MAX
 from diskless.namespace.usage import held_by_snapshots
 from diskless.repair import Cluster, RepairPlan
@@ -35,6 +38,7 @@ LINES_MAX = 100_000
 SLACK = 1.1
 """Tables that double and trees that grow by a level are allowed."""
 FILES_IN_STRIPE = 2
+TRIES = 3
 HALF = 1000
 
 
@@ -123,12 +127,15 @@ def check(
     step: Callable[[Big], Work], *, scattered: bool = False, tables_grow: bool = False
 ) -> None:
     """The step takes as much work in a large state as in a small one, and little. If tables
-    grow meanwhile, Python copies them."""
-    small, large = (step(big(size, scattered=scattered)) for size in (SMALL, LARGE))
-    assert large.lines <= LINES_MAX
-    assert large.lines <= SLACK * small.lines + 500
-    copied = large.peak_bytes > SLACK * small.peak_bytes + 50_000
-    assert tables_grow or not copied, "something is copied whole"
+    grow meanwhile, Python copies them. What threads of earlier tests take counts as memory of
+    the step: it is measured again then."""
+    for _ in range(TRIES):
+        small, large = (step(big(size, scattered=scattered)) for size in (SMALL, LARGE))
+        assert large.lines <= LINES_MAX
+        assert large.lines <= SLACK * small.lines + 500
+        if tables_grow or large.peak_bytes <= SLACK * small.peak_bytes + 50_000:
+            return
+    raise AssertionError("something is copied whole")
 
 
 def drained(steps: Iterator[Any]) -> list[Work]:
@@ -192,8 +199,8 @@ def test_an_agent_that_goes_costs_no_more_than_a_slice_if_nothing_lies_alike() -
     assert work.lines <= LINES_MAX
     while not one.state.health.settle():
         slices += 1
-        assert counted(one.state)["margin"] <= truth["margin"]
-        assert counted(one.state)["margin_hosts"] <= truth["margin_hosts"]
+        found = counted(one.state)["margins"]
+        assert all(found[parity] <= known for parity, known in truth["margins"].items())
     assert slices >= groups * (M + K) // one.agents // SETTLE_GROUPS - 1
     assert counted(one.state) == truth
     one.apply(c.AgentDown(2, 1))
@@ -212,6 +219,31 @@ def plan_steps(one: Big, cluster: Cluster) -> tuple[list[Work], RepairPlan]:
 def test_with_all_well_a_plan_looks_at_nothing() -> None:
     for scattered in (False, True):
         check(lambda one: worst(plan_steps(one, one.cluster())[0]), scattered=scattered)
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+def test_shards_to_move_are_found_in_slices(scattered: bool) -> None:
+    """Also where it looks in vain: no agent takes anything, and all stripes are asked for."""
+
+    def step(one: Big, *, takes: bool) -> Work:
+        placed = one.state.health.bytes_placed
+        loads = [
+            Load(
+                slot=slot,
+                host=f"host-{slot}",
+                bytes_max=10 * max(placed.values()),
+                bytes_used=placed[slot] * (3 if slot == 1 else 1),
+                takes=takes,
+            )
+            for slot in range(one.agents)
+        ]
+        turns = (1 for id_ in Walk(one.state.health, Scales(loads)) if id_ is None)
+        steps = drained(islice(turns, 40))
+        assert len(steps) > 10 or not (takes or scattered), "few lie alike"
+        return worst(steps)
+
+    for takes in (True, False):
+        check(partial(step, takes=takes), scattered=scattered)
 
 
 def test_a_plan_is_made_in_slices_and_costs_what_is_ill() -> None:
@@ -331,6 +363,7 @@ PAST: dict[str, Callable[[Big], c.Command]] = {
     "snapshot of all": lambda b: c.CreateSnapshot(b.session, b.next_sequence(), ("/",), "new"),
     "clone": lambda b: c.Clone(b.session, b.next_sequence(), "/flat", "/deep/flat"),
     "rollback": lambda b: c.Rollback(b.session, b.next_sequence(), "/flat", "old"),
+    "replace": lambda b: c.Replace(b.session, b.next_sequence(), (c.Swap("/flat", "/x", "old"),)),
     "delete of a snapshot": lambda b: c.DeleteSnapshots(
         b.session, b.next_sequence(), "/flat", ("old",)
     ),
@@ -345,10 +378,20 @@ PAST: dict[str, Callable[[Big], c.Command]] = {
 def test_the_past_costs_the_same_however_much_is_in_it(make: Callable[[Big], c.Command]) -> None:
     def step(one: Big) -> Work:
         one.apply(c.CreateSnapshot(one.session, one.next_sequence(), ("/flat",), "old"))
+        one.apply(c.Clone(one.session, one.next_sequence(), "/flat", "/x"))
         command = make(one)
         return work_of(lambda: one.apply(command))
 
     check(step)
+
+
+def test_as_many_files_as_may_be_pruned_at_once_are_one_step() -> None:
+    """More names are in more nodes, each of which is copied: as many as there are names."""
+    one = big(LARGE)
+    one.apply(c.CreateSnapshot(one.session, one.next_sequence(), ("/flat",), "old"))
+    names = tuple(str(LARGE // PRUNED_MAX * number) for number in range(PRUNED_MAX))
+    command = c.Prune(one.session, one.next_sequence(), "/flat", names)
+    assert work_of(lambda: one.apply(command)).lines <= LINES_MAX
 
 
 def test_a_page_of_a_directory_that_is_written_to_costs_a_page() -> None:
@@ -555,6 +598,16 @@ def test_a_chunk_of_a_copy_has_a_chunk_of_the_tier() -> None:
     check(step, tables_grow=True)
 
 
+def steps_of(work: Coroutine[Any, Any, Any]) -> Iterator[None]:
+    """What runs between two waits that let others have their turn."""
+    while True:
+        try:
+            work.send(None)
+        except StopIteration:
+            return
+        yield
+
+
 def test_what_the_drain_asks_for_comes_in_slices() -> None:
     def journal(one: Big) -> Work:
         tiered(one)
@@ -574,6 +627,15 @@ def test_what_the_drain_asks_for_comes_in_slices() -> None:
         tiered(one)
         return work_of(lambda: q.answer(one.state, q.TierState()))
 
+    def increment(one: Big) -> Work:
+        tiered(one).apply(c.SetPolicy("/flat", "durability", "memory"))
+        own, tier = one.state.journal, one.state.tier
+        assert own is not None
+        one.apply(c.Horizon(tier.epoch, tier.number + 1, tier.change, 0, 0, 0))
+        change(one, cut.SLICE_FILES + one.size // 3)
+        return worst(drained(steps_of(cut.increment(one.state, own))))
+
     check(journal)
+    check(increment, tables_grow=True)  # lists of what changed are copied
     check(cold, tables_grow=True)  # a page of the table is sorted
     check(status)

@@ -6,12 +6,13 @@ from contextlib import suppress
 
 import grpc.aio
 
+from diskless.rpc.exchange import Link
 from diskless.rpc.lane import LaneDoor
-from diskless.rpc.services import LANE_KEY
-from diskless.rpc.voters import VoterLink
+from diskless.rpc.laned import VoterLink
+from diskless.rpc.services import LANE_KEY, VOTER_BATCH
 from tests.unit.voters import lane_door, visitor
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class Voter:
@@ -60,6 +61,8 @@ class Pair:
             peer="agent-1",
             host="127.0.0.1",
             visitor=visitor(),
+            join=VOTER_BATCH.join,
+            split=VOTER_BATCH.split,
             count_message=self._count,
             on_broken=self._broken,
         )
@@ -114,6 +117,21 @@ def test_what_goes_on_the_lane_is_counted_and_leaves_the_stream_alone() -> None:
         await until(lambda: pair.voter.heard == [b"a", b"b"])
         assert pair.counted == counted + 2
         assert pair.streams[0].written == written
+
+    with_pair(work)
+
+
+def test_what_waited_for_the_stream_does_not_change_over_to_the_lane() -> None:
+    """Batches have another form than what a lane takes."""
+
+    async def work(pair: Pair) -> None:
+        await pair.open()
+        written = pair.streams[0].written
+        Link.post(pair.link, b"a", 1)
+        await until(lambda: pair.streams[0].written > written)
+        pair.link.post(b"b")
+        await until(lambda: b"b" in pair.voter.heard)
+        assert pair.voter.heard == [b"b"]
 
     with_pair(work)
 

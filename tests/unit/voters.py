@@ -2,7 +2,7 @@
 comes there."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -19,11 +19,14 @@ KEYRING = Keyring(cluster="c1", root=bytes(range(32)))
 OTHER_KEY = Keyring(cluster="c1", root=bytes(32))
 OTHER_CLUSTER = Keyring(cluster="c2", root=bytes(range(32)))
 AUTHORITY = make_authority("test", "c1")
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 def lane_door(
-    voter: lane.Voter, refusals: Refusals | None = None, tls: Tls | None = None
+    voter: lane.Voter,
+    refusals: Refusals | None = None,
+    tls: Tls | None = None,
+    services: Mapping[str, Callable[[bytes], bytes]] | None = None,
 ) -> LaneDoor:
     return LaneDoor(
         slot=1,
@@ -31,6 +34,7 @@ def lane_door(
         voter=voter,
         refusals=refusals or Refusals(),
         tls=tls,
+        services=services,
     )
 
 

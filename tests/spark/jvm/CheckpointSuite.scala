@@ -30,6 +30,24 @@ class CheckpointSuite extends Suite {
     base.getFileSystem(env.conf).delete(base, true)
   }
 
+  test("the same with streams that are aborted, as spark-hadoop-cloud's manager does") { env =>
+    val manager = new AbortableManager(env.base, env.conf)
+    contract(manager, env.base)
+    Check.equal(manager.swallowed, None)
+  }
+
+  test("that manager is refused when it creates what is there, and replaces nothing later") { env =>
+    val manager = new AbortableManager(env.base, env.conf)
+    val early = manager.createAtomic(env.path("0"), overwriteIfPossible = false)
+    early.write(Bytes.random(1))
+    env.write(env.path("0"), Bytes.random(2))
+    Check.throws[FileAlreadyExistsException](
+      manager.createAtomic(env.path("0"), overwriteIfPossible = false))
+    early.close()
+    Check.that(manager.swallowed.isDefined)
+    Check.equal(env.read(env.path("0")), Bytes.random(2))
+  }
+
   test("Spark picks the manager that the configuration names") { env =>
     val conf = new org.apache.hadoop.conf.Configuration(env.conf)
     val name = classOf[DisklessCheckpointFileManager].getName

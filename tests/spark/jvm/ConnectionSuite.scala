@@ -1,7 +1,8 @@
 package io.diskless.spark
 
 import java.io.InterruptedIOException
-import java.util.concurrent.{CountDownLatch, TimeUnit}
+import java.net.InetSocketAddress
+import java.util.concurrent.{CompletableFuture, CountDownLatch, TimeUnit}
 
 import org.apache.hadoop.conf.Configuration
 
@@ -94,10 +95,35 @@ class ConnectionSuite extends Suite {
   test("a silent agent costs one attempt and is said so") { _ =>
     withGateway { gateway =>
       val error = Check.throws[DisklessException](
-        FakeGateway.caller(600, gateway).call(Kind.Stat, Messages.path("/a"), "stat /a"))
+        FakeGateway.caller(4000, gateway).call(Kind.Stat, Messages.path("/a"), "stat /a"))
       Check.equal(error.reason, Errors.DeadlineExceeded)
       Check.that(error.getMessage.contains("did not answer in time"), error.getMessage)
     }
+  }
+
+  test("a name that is looked up for long ends at the deadline and holds up nobody") { _ =>
+    withGateway { gateway =>
+      val never = new CompletableFuture[InetSocketAddress]
+      val resolve = new Resolver {
+        override def apply(name: String): CompletableFuture[InetSocketAddress] =
+          if (name.startsWith("slow")) never else Resolver.Names(name)
+      }
+      val slow = Peer(Messages.UnknownSlot, "slow.example:1", "", "", up = true)
+      val error = Check.throws[DisklessException](
+        FakeGateway.callerOf(600, None, Seq(slow), resolve).call(Kind.Stat, Messages.path("/a"), "stat /a"))
+      Check.equal(error.reason, Errors.DeadlineExceeded)
+      Check.that(error.getMessage.contains("did not greet in time"), error.getMessage)
+      val both = FakeGateway.callerOf(6000, None, Seq(slow, gateway.peer), resolve)
+      both.call(Kind.Summary, Messages.path("/a"), "summary /a")
+    }
+  }
+
+  test("a name that nobody knows is an agent that cannot be reached") { _ =>
+    val nobody = Peer(Messages.UnknownSlot, "no-such-host.invalid:1", "", "", up = true)
+    val error = Check.throws[DisklessException](
+      FakeGateway.callerOf(600, None, Seq(nobody)).call(Kind.Stat, Messages.path("/a"), "stat /a"))
+    Check.equal(error.reason, Errors.DeadlineExceeded)
+    Check.that(error.getMessage.contains("no-such-host.invalid:1"), error.getMessage)
   }
 
   test("bad settings get one line that says what to do") { env =>
@@ -113,10 +139,12 @@ class ConnectionSuite extends Suite {
     Check.that(failure("gateways" -> "h:1", "token" -> "").contains("fs.diskless.token"))
     Check.that(failure("authority" -> "bm90IG9uZQ==").contains("fs.diskless.authority"))
     val conf = new Configuration(env.conf)
-    Check.that(Check.throws[Exception](Clusters.find("no_name", conf)).getMessage
-      .contains("HOST:PORT"))
-    Check.that(Check.throws[Exception](Clusters.find("nobody", conf)).getMessage
-      .contains("diskless up"))
+    for ((authority, words) <- Seq(
+        "no_name" -> Seq("HOST:PORT", "diskless:///path"),
+        "nobody" -> Seq("'nobody'", "diskless up", "diskless:///path"))) {
+      val said = Check.throws[Exception](Clusters.find(authority, conf)).getMessage
+      words.foreach(word => Check.that(said.contains(word), said))
+    }
   }
 
   private def soon = new Deadline("test", System.nanoTime() + TimeUnit.SECONDS.toNanos(20))

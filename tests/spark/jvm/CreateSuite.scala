@@ -3,10 +3,13 @@ package io.diskless.spark
 import java.io.{FileNotFoundException, IOException}
 import java.util.EnumSet
 
+import org.apache.hadoop.HadoopIllegalArgumentException
+import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{
-  CommonPathCapabilities, CreateFlag, FileAlreadyExistsException, ParentNotDirectoryException,
-  Path, StreamCapabilities}
+  CommonPathCapabilities, CreateFlag, FileAlreadyExistsException, FileSystem,
+  ParentNotDirectoryException, Path, StreamCapabilities}
 import org.apache.hadoop.fs.permission.FsPermission
+import org.apache.hadoop.fs.statistics.{IOStatisticsSupport, StreamStatisticNames}
 
 /** Hadoop's contract for making files, and what diskless promises beyond it. */
 class CreateSuite extends Suite {
@@ -138,14 +141,72 @@ class CreateSuite extends Suite {
     Check.that(!env.fs.exists(env.path("f")))
   }
 
-  test("nothing can be flushed on the way and the stream says so") { env =>
+  test("nothing can be flushed on the way: the stream says so, and refuses") { env =>
     val out = env.fs.create(env.path("f"))
     Check.that(!out.hasCapability(StreamCapabilities.HFLUSH))
     Check.that(!out.hasCapability(StreamCapabilities.HSYNC))
     out.write(1)
-    out.hflush()
+    Check.throws[UnsupportedOperationException](out.hflush())
+    val refused = Check.throws[UnsupportedOperationException](out.hsync())
+    Check.that(refused.getMessage.contains(Store.LenientSyncKey), refused.getMessage)
     out.close()
+    Check.equal(env.read(env.path("f")), Array[Byte](1))
   }
+
+  test("a configuration may make flushes do nothing") { env =>
+    val conf = new Configuration(env.conf)
+    conf.setBoolean(Store.LenientSyncKey, true)
+    val lenient = FileSystem.newInstance(env.base.toUri, conf)
+    try {
+      val out = lenient.create(env.path("f"))
+      out.write(1)
+      out.hflush()
+      out.hsync()
+      Check.that(!env.fs.exists(env.path("f")))
+      out.close()
+      Check.that(env.fs.exists(env.path("f")))
+    } finally lenient.close()
+  }
+
+  test("flags that make no sense are refused before anything is done") { env =>
+    def both(flags: EnumSet[CreateFlag]): Seq[() => Any] = Seq(
+      () => env.fs.create(
+        env.path("f"), FsPermission.getFileDefault, flags, 4096, 1.toShort, 1 << 20, null),
+      () => env.fs.createNonRecursive(
+        env.path("f"), FsPermission.getFileDefault, flags, 4096, 1, 1 << 20, null))
+    for (open <- both(EnumSet.noneOf(classOf[CreateFlag])) ++ both(null) ++
+        both(EnumSet.of(CreateFlag.CREATE, CreateFlag.OVERWRITE, CreateFlag.APPEND))) {
+      Check.throws[HadoopIllegalArgumentException](open())
+    }
+    for (open <- both(EnumSet.of(CreateFlag.OVERWRITE)) ++ both(EnumSet.of(CreateFlag.APPEND))) {
+      Check.throws[FileNotFoundException](open())
+    }
+    Check.that(!env.fs.exists(env.path("f")))
+  }
+
+  test("createNonRecursive makes no parent that went away meanwhile") { env =>
+    env.fs.mkdirs(env.path("d"))
+    val out = env.fs.createNonRecursive(env.path("d/f"), FsPermission.getFileDefault,
+      EnumSet.of(CreateFlag.CREATE), 4096, 1, 1 << 20, null)
+    env.fs.delete(env.path("d"), true)
+    Check.throws[FileNotFoundException](out.close())
+    Check.that(!env.fs.exists(env.path("d")))
+  }
+
+  test("streams count what went through them") { env =>
+    val out = env.fs.create(env.path("f"))
+    out.write(Bytes.random(3 * mib))
+    out.close()
+    Check.equal(counter(out, StreamStatisticNames.STREAM_WRITE_BYTES), 3L * mib)
+    val in = env.fs.open(env.path("f"))
+    try {
+      in.readFully(5, new Array[Byte](1000))
+      Check.equal(counter(in, StreamStatisticNames.STREAM_READ_BYTES), 1000L)
+    } finally in.close()
+  }
+
+  private def counter(stream: Any, name: String): Long =
+    IOStatisticsSupport.retrieveIOStatistics(stream).counters.get(name)
 
   test("append, concat and truncate are unsupported") { env =>
     env.write(env.path("f"), Bytes.random(1))

@@ -76,11 +76,12 @@ private[spark] final class FakeGateway(
   accepting.setDaemon(true)
   accepting.start()
 
-  def door(trust: Option[Trust] = None, peer: Peer = peer): Door = new Door(
-    peer, Identity("fake", FakeGateway.Credential, trust), "test", _ => (), (_, _) => ())
+  def greeting(trust: Option[Trust] = None, peer: Peer = peer): Greeting = new Greeting(
+    peer, Identity("fake", FakeGateway.Credential, trust), "test", Resolver.Names,
+    _ => (), (_, _) => ())
 
   def connect(trust: Option[Trust] = None): Connection =
-    door(trust).greeted.get(20, TimeUnit.SECONDS)
+    greeting(trust).greeted.get(20, TimeUnit.SECONDS)
 
   def await(count: Int): Unit = Threads.eventually(asked.size >= count)
 
@@ -161,6 +162,8 @@ private[spark] final class FakeGateway(
           "agents": [${agents.mkString(", ")}]}""")
       case Kind.Write => reply(Kind.Done, "{}", payload) // An echo.
       case Kind.Summary => reply(Kind.Done, "{}")
+      case Kind.Session => reply(Kind.Done, """{"session": 1}""")
+      case Kind.Mkdirs => reply(Kind.Done, """{"created": true}""")
       case _ => asked.add(meta.path("path").asText -> request)
     }
   }
@@ -203,7 +206,9 @@ private[spark] object FakeGateway {
   def caller(timeoutMs: Long, gateways: FakeGateway*): Caller = callerOf(timeoutMs, None,
     gateways.map(_.peer))
 
-  def callerOf(timeoutMs: Long, trust: Option[Trust], peers: Seq[Peer]): Caller = new Caller(
+  def callerOf(
+      timeoutMs: Long, trust: Option[Trust], peers: Seq[Peer],
+      resolve: Resolver = Resolver.Names): Caller = new Caller(
     new Descriptor(Identity("fake", Credential, trust), peers),
-    TimeUnit.MILLISECONDS.toNanos(timeoutMs))
+    TimeUnit.MILLISECONDS.toNanos(timeoutMs), resolve)
 }

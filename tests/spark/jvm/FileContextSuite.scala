@@ -3,9 +3,12 @@ package io.diskless.spark
 import java.io.{FileNotFoundException, IOException}
 import java.util.EnumSet
 
+import scala.jdk.CollectionConverters._
+
+import org.apache.hadoop.HadoopIllegalArgumentException
 import org.apache.hadoop.fs.{
   CreateFlag, FileAlreadyExistsException, FileContext, ParentNotDirectoryException}
-import org.apache.hadoop.fs.Options.Rename
+import org.apache.hadoop.fs.Options.{CreateOpts, Rename}
 import org.apache.hadoop.fs.permission.FsPermission
 
 /** The same through FileContext, where renames have options and throw. */
@@ -33,6 +36,54 @@ class FileContextSuite extends Suite {
       create(env, "f", Bytes.random(5), CreateFlag.CREATE, CreateFlag.APPEND))
   }
 
+  test("what is there is refused when a file is created, before anything is written") { env =>
+    create(env, "f", Bytes.random(1), CreateFlag.CREATE)
+    Check.throws[FileAlreadyExistsException](
+      env.fc.create(env.path("f"), EnumSet.of(CreateFlag.CREATE), CreateOpts.createParent()))
+    Check.equal(read(env, "f"), Bytes.random(1))
+  }
+
+  test("and when it is closed, if it came meanwhile") { env =>
+    val late = env.fc.create(env.path("f"), EnumSet.of(CreateFlag.CREATE), CreateOpts.createParent())
+    create(env, "f", Bytes.random(1), CreateFlag.CREATE)
+    late.write(Bytes.random(2))
+    Check.throws[FileAlreadyExistsException](late.close())
+    Check.equal(read(env, "f"), Bytes.random(1))
+  }
+
+  test("flags that make no sense are refused before anything is done") { env =>
+    def open(flags: EnumSet[CreateFlag]): Any = env.fc.create(env.path("f"), flags)
+    Check.throws[HadoopIllegalArgumentException](open(EnumSet.noneOf(classOf[CreateFlag])))
+    Check.throws[HadoopIllegalArgumentException](
+      open(EnumSet.of(CreateFlag.CREATE, CreateFlag.APPEND, CreateFlag.OVERWRITE)))
+    Check.throws[FileNotFoundException](open(EnumSet.of(CreateFlag.APPEND)))
+    Check.throws[UnsupportedOperationException](
+      open(EnumSet.of(CreateFlag.CREATE, CreateFlag.APPEND)))
+    Check.that(!env.fc.util.exists(env.path("f")))
+  }
+
+  test("a missing parent is refused, unless it shall be made") { env =>
+    for (size <- Seq(10, 3 << 20)) { // one frame, and an upload
+      val out = env.fc.create(env.path("no/f"), EnumSet.of(CreateFlag.CREATE))
+      out.write(Bytes.random(size))
+      Check.throws[FileNotFoundException](out.close())
+      Check.that(!env.fc.util.exists(env.path("no")))
+    }
+    env.fc.create(env.path("no/f"), EnumSet.of(CreateFlag.CREATE), CreateOpts.createParent()).close()
+    env.fc.create(env.path("no/g"), EnumSet.of(CreateFlag.CREATE)).close()
+    Check.that(env.fc.util.exists(env.path("no/g")))
+  }
+
+  test("capacity and use are those of the agents") { env =>
+    val before = env.fc.getFsStatus(env.path("."))
+    Check.that(before.getCapacity > 0 && before.getCapacity < (1L << 50), s"${before.getCapacity}")
+    Check.equal(before.getUsed + before.getRemaining, before.getCapacity)
+    // Agents tell what they hold with their heartbeats. What earlier cases deleted is freed
+    // meanwhile, so that one file alone may not be seen.
+    for (n <- 0 until 4) create(env, s"f$n", Bytes.random(8 << 20), CreateFlag.CREATE)
+    Threads.eventually(env.fs.getStatus(env.path(".")).getUsed >= before.getUsed + (7 << 20))
+  }
+
   test("Spark's temporary file goes when its commit is refused, and no other file does") { env =>
     val temporary = ".7.0f8fad5b-d9cb-469f-a165-70867728950e.TID12.tmp"
     for (name <- Seq("7", temporary, ".mine.tmp")) {
@@ -50,10 +101,22 @@ class FileContextSuite extends Suite {
     Check.throws[FileNotFoundException](env.fc.mkdir(env.path("a/b"), permission, false))
     env.fc.mkdir(env.path("a/b"), permission, true)
     env.fc.mkdir(env.path("a/c"), permission, false)
+    env.fc.mkdir(env.path("a/c"), permission, false)
     create(env, "f", Bytes.random(1), CreateFlag.CREATE)
     Check.throws[ParentNotDirectoryException](env.fc.mkdir(env.path("f/d"), permission, true))
     Check.throws[ParentNotDirectoryException](env.fc.mkdir(env.path("f/d"), permission, false))
     Check.throws[FileAlreadyExistsException](env.fc.mkdir(env.path("f"), permission, true))
+  }
+
+  test("mkdir without parents is one command") { _ =>
+    val gateway = new FakeGateway
+    FakeGateway.using(gateway) {
+      new Store(FakeGateway.caller(60000, gateway), lenientSync = false)
+        .mkdirs("/a/b", parents = false)
+      val asked = gateway.frames.asScala.filter(_._2.has("path")).toSeq
+      Check.equal(asked.map(_._1), Seq(Kind.Mkdirs))
+      Check.that(!asked.head._2.path("parents").asBoolean(true))
+    }
   }
 
   test("rename without overwrite refuses what is there") { env =>
@@ -110,7 +173,7 @@ class FileContextSuite extends Suite {
   private def create(env: Env, name: String, data: Array[Byte], flags: CreateFlag*): Unit = {
     val set = EnumSet.noneOf(classOf[CreateFlag])
     flags.foreach(set.add)
-    val out = env.fc.create(env.path(name), set)
+    val out = env.fc.create(env.path(name), set, CreateOpts.createParent())
     out.write(data)
     out.close()
   }

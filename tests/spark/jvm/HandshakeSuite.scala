@@ -1,6 +1,7 @@
 package io.diskless.spark
 
 import java.net.ServerSocket
+import java.nio.file.Files
 import java.util.concurrent.ExecutionException
 
 import scala.jdk.CollectionConverters._
@@ -45,7 +46,7 @@ class HandshakeSuite extends Suite {
         val error = refusal(gateway)
         Check.equal(error.reason, Errors.Unauthorized)
         Check.equal(error.getMessage,
-          s"whoever listens at ${gateway.address} is not an agent of cluster fake")
+          s"the process at ${gateway.address} is not an agent of cluster fake")
         Threads.eventually(gateway.ending.isDefined)
         Check.that(gateway.kinds == Seq(Kind.Hello), s"$who got ${gateway.kinds}")
       }
@@ -70,7 +71,7 @@ class HandshakeSuite extends Suite {
     val gateway = new FakeGateway(slot = 4)
     FakeGateway.using(gateway) {
       val error = Check.throws[ExecutionException](
-        gateway.door(peer = gateway.peer.copy(slot = 2)).greeted.get()).getCause
+        gateway.greeting(peer = gateway.peer.copy(slot = 2)).greeted.get()).getCause
       Check.that(error.getMessage.contains("turned out to be agent-4"), error.getMessage)
       Check.equal(gateway.kinds, Seq(Kind.Hello))
     }
@@ -145,6 +146,23 @@ class HandshakeSuite extends Suite {
     Check.that(!error.getMessage.contains('\n'), error.getMessage)
   }
 
+  test("a token of another cluster than the descriptor's is refused, and not replaced") { env =>
+    val file = Files.createTempFile("orders", ".json")
+    Files.writeString(file, s"""{"cluster": "mine", "name": "orders", "secret": "${"5a" * 32}",
+      "gateways": [{"slot": 0, "gateway": "127.0.0.1:9", "socket": "", "host": "", "up": true}]}""")
+    val conf = new Configuration(env.conf)
+    conf.unset("fs.diskless.gateways")
+    conf.set("fs.diskless.descriptor", file.toString)
+    conf.set("fs.diskless.token", token(Credential.client("another", "5a" * 32)))
+    val error = Check.throws[DisklessException](Clusters.find("", conf))
+    Check.equal(error.reason, Errors.Unauthorized)
+    Check.that(error.getMessage.contains("another cluster than orders: for another"),
+      error.getMessage)
+    conf.set("fs.diskless.token", token(Credential.client("mine", "5a" * 32)))
+    Clusters.find("", conf)
+    Files.delete(file)
+  }
+
   test("a token whose key is wrong finds nobody who could have made it") { env =>
     val parts = env.conf.get("fs.diskless.token").split('.')
     val conf = new Configuration(env.conf)
@@ -168,6 +186,6 @@ class HandshakeSuite extends Suite {
   private def token(credential: Credential): String = s"d1.${credential.text}.${"A" * 43}"
 
   private def refusal(gateway: FakeGateway): DisklessException =
-    Check.throws[ExecutionException](gateway.door().greeted.get()).getCause
+    Check.throws[ExecutionException](gateway.greeting().greeted.get()).getCause
       .asInstanceOf[DisklessException]
 }

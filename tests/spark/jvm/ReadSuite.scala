@@ -180,14 +180,43 @@ class ReadSuite extends Suite {
     }
   }
 
+  test("hosts have the names that executors have") { _ =>
+    val box = "box/10.0.0.7"
+    Check.equal(HostNames.of(box, Set("10.0.0.7", "10.0.0.70")), Vector("10.0.0.7"))
+    Check.equal(HostNames.of(box, Set("box", "box2")), Vector("box"))
+    Check.equal(HostNames.of(box, Set("Box.example.org")), Vector("Box.example.org"))
+    Check.equal(HostNames.of("box.example.org/10.0.0.7", Set("box")), Vector("box"))
+    Check.equal(HostNames.of("box.example.org/x", Set("box.other.org")).head, "box.example.org")
+    Check.equal(HostNames.of("box/fd00::7", Set("[fd00::7]")), Vector("[fd00::7]"))
+    Check.equal(HostNames.of("10/10.0.0.7", Set("10.0.0.8")), Vector("10", "10.0.0.7"))
+    Check.equal(HostNames.of(box, Set("other")), Vector("box", "10.0.0.7"))
+    Check.equal(HostNames.of("box", Set.empty), Vector("box"))
+    Check.equal(HostNames.of("box/", Set.empty), Vector("box"))
+  }
+
+  test("the host with a copy of the whole file comes first, and the others by their bytes") { env =>
+    def placed(hosts: String*) = Store.Placed(0, 10, hosts.toVector)
+    val held = Vector(placed("a", "b"), placed("b", "c"), placed("b", "c"), placed("c", "d"))
+    val layout = new Layout(env.fs.getUri, null)
+    def nearest(near: Option[String], executors: String*) =
+      layout.nearest(near, held, executors.toSet)
+    Check.equal(nearest(None), Vector("b", "c", "a"))
+    Check.equal(nearest(Some("d")), Vector("d", "b", "c"))
+    Check.equal(nearest(Some("c")), Vector("c", "b", "a"))
+    Check.equal(nearest(Some("b"), "a", "d", "x"), Vector("a", "d")) // Others would take their places.
+    Check.equal(nearest(Some("b"), "x"), Vector("b", "c", "a"))
+  }
+
   test("block locations name hosts of the cluster") { env =>
+    val executors = org.apache.spark.sql.diskless.LiveExecutors.hosts
+    Check.that(executors.nonEmpty)
     for (size <- Seq(10, 3 * mib)) {
       env.write(env.path(s"f$size"), Bytes.random(size))
       val status = env.fs.getFileStatus(env.path(s"f$size"))
       val blocks = env.fs.getFileBlockLocations(status, 0, size)
       Check.equal(blocks.length, 1)
       Check.equal((blocks(0).getOffset, blocks(0).getLength), (0L, size.toLong))
-      Check.that(blocks(0).getHosts.nonEmpty && blocks(0).getHosts.forall(_.nonEmpty))
+      Check.that(blocks(0).getHosts.nonEmpty && blocks(0).getHosts.forall(executors))
       Check.equal(env.fs.getFileBlockLocations(status, size, 1).length, 0)
       Check.throws[IllegalArgumentException](env.fs.getFileBlockLocations(status, -1, 1))
     }

@@ -118,19 +118,19 @@ class RightsSuite extends Suite {
     Check.that(!error.getMessage.contains('\n'), error.getMessage)
   }
 
-  private def conf(env: Env, token: String): Configuration = {
-    val conf = new Configuration(env.conf)
-    conf.set("fs.diskless.token", env.conf.get(s"test.diskless.token.$token"))
-    conf.set("fs.diskless.impl.disable.cache", "true")
-    conf
-  }
-
   private def fileSystem(env: Env, token: String): FileSystem =
     FileSystem.newInstance(new Path("diskless:///").toUri, conf(env, token))
 }
 
 private object RightsSuite {
   private val Own = "/rights/own"
+
+  def conf(env: Env, token: String): Configuration = {
+    val conf = new Configuration(env.conf)
+    conf.set("fs.diskless.token", env.conf.get(s"test.diskless.token.$token"))
+    conf.set("fs.diskless.impl.disable.cache", "true")
+    conf
+  }
 
   private def write(fs: FileSystem, path: Path, data: Array[Byte]): Unit = {
     val out = fs.create(path, true)

@@ -30,7 +30,21 @@ class RoutesSuite extends Suite {
     }
     Check.equal(asked.toSet, Set(0, 1, 2))
     val answers = routes.peers.last
-    routes.worked(answers)
+    routes.worked(answers, System.nanoTime())
     for (_ <- 0 until 3) Check.equal(routes.pick(bulk = false), answers)
+  }
+
+  test("an answer from before a failure does not undo it") { _ =>
+    val told = peers("""[{"slot": 0, "gateway": "h:0", "socket": "", "host": "h", "up": true},
+      {"slot": 1, "gateway": "h:1", "socket": "", "host": "h", "up": true}]""")
+    var now = 1000L
+    val routes = new Routes(told, "salt", () => now)
+    val (first, second) = (routes.peers.head, routes.peers.last)
+    routes.failed(first)
+    routes.worked(first, heardAt = now - 1)
+    Check.equal(routes.pick(bulk = true), second)
+    now += 1
+    routes.worked(first, heardAt = now)
+    Check.equal(routes.pick(bulk = true), first)
   }
 }

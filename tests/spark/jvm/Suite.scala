@@ -9,6 +9,7 @@ import scala.util.Random
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileContext, FileSystem, Path}
+import org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager
 
 /** Named cases. tests/spark/test_contract.py finds their names in the source, and has each run
   * on its own by `Suites.run`, in a directory of its own.
@@ -28,12 +29,24 @@ object Suites {
   private lazy val all: Map[String, Suite] = Seq(
     new CreateSuite, new ReadSuite, new RenameSuite, new DirectorySuite, new FileContextSuite,
     new CheckpointSuite, new RaceSuite, new ConnectionSuite, new HandshakeSuite, new TlsSuite,
-    new RightsSuite, new RoutesSuite, new SnapshotSuite)
+    new RightsSuite, new RoutesSuite, new SnapshotSuite, new ListenerSuite)
     .map(suite => suite.getClass.getSimpleName -> suite).toMap
 
   /** Runs one case; throws what it throws. */
   def run(suite: String, name: String, directory: String, conf: Configuration): Unit =
     all(suite).run(name, new Env(new Path(directory), conf))
+
+  /** Writes a checkpoint file by Spark's own manager, which dies before it renames it. */
+  def leaveTemporary(directory: String, conf: Configuration): Unit = {
+    val base = new Path(directory)
+    val manager = new FileContextBasedCheckpointFileManager(base, conf) {
+      override def renameTempFile(source: Path, target: Path, overwrite: Boolean): Unit =
+        throw new IllegalStateException("dies here")
+    }
+    val out = manager.createAtomic(new Path(base, "12"), overwriteIfPossible = false)
+    out.write(1)
+    Check.throws[IllegalStateException](out.close())
+  }
 
   /** The claims that are made of a cluster's key, as they are written. */
   def claims(cluster: String, keyHex: String): String = Credential.client(cluster, keyHex).text

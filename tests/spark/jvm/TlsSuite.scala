@@ -12,7 +12,7 @@ import javax.net.ssl.{KeyManagerFactory, SSLContext, SSLServerSocket}
 
 import scala.jdk.CollectionConverters._
 
-/** Encrypted doors. tests/spark/conftest.py puts certificates into the configuration: those of
+/** Encrypted greetings. tests/spark/conftest.py puts certificates into the configuration: those of
   * agent 0 of cluster `fake`, good ones and others.
   */
 class TlsSuite extends Suite {
@@ -68,10 +68,10 @@ class TlsSuite extends Suite {
       "other-slot" -> "agent-0.fake.diskless", "other-cluster" -> "agent-0.fake.diskless",
       "early" -> "not valid yet")
     for ((name, why) <- wrong) withGateway(env, name) { gateway =>
-      val error = refusal(gateway.door(trust(env)))
+      val error = refusal(gateway.greeting(trust(env)))
       Check.equal(error.reason, Errors.Unauthorized)
       Check.that(error.getMessage.startsWith(
-        s"whoever listens at ${gateway.address} is not an agent of cluster fake: "),
+        s"the process at ${gateway.address} is not an agent of cluster fake: "),
         error.getMessage)
       Check.that(error.getMessage.contains(why), error.getMessage)
       Check.that(!error.getMessage.contains('\n'), error.getMessage)
@@ -83,11 +83,11 @@ class TlsSuite extends Suite {
   test("a gateway whose slot is not known must have the name that all agents have") { env =>
     withGateway(env, "other-slot") { gateway =>
       val known = gateway.peer.copy(slot = Messages.UnknownSlot)
-      Check.that(gateway.door(trust(env), known).greeted.get().usable)
+      Check.that(gateway.greeting(trust(env), known).greeted.get().usable)
     }
     withGateway(env, "other-cluster") { gateway =>
       val known = gateway.peer.copy(slot = Messages.UnknownSlot)
-      Check.that(refusal(gateway.door(trust(env), known)).getMessage.contains("any.fake.diskless"))
+      Check.that(refusal(gateway.greeting(trust(env), known)).getMessage.contains("any.fake.diskless"))
     }
   }
 
@@ -95,10 +95,10 @@ class TlsSuite extends Suite {
     val byHost = trust(env).map(_.copy(byHost = true))
     withGateway(env, "own-host") { gateway =>
       Check.that(gateway.connect(byHost).usable)
-      Check.equal(refusal(gateway.door(trust(env))).reason, Errors.Unauthorized)
+      Check.equal(refusal(gateway.greeting(trust(env))).reason, Errors.Unauthorized)
     }
     withGateway(env, "other-host") { gateway =>
-      Check.that(refusal(gateway.door(byHost)).getMessage.contains("127.0.0.1"))
+      Check.that(refusal(gateway.greeting(byHost)).getMessage.contains("127.0.0.1"))
     }
   }
 
@@ -114,15 +114,15 @@ class TlsSuite extends Suite {
   test("the proof is demanded inside of TLS too") { env =>
     val gateway = new FakeGateway(Manner.impostor, tls = Some(serving(env, "good")))
     FakeGateway.using(gateway) {
-      Check.equal(refusal(gateway.door(trust(env))).getMessage,
-        s"whoever listens at ${gateway.address} is not an agent of cluster fake")
+      Check.equal(refusal(gateway.greeting(trust(env))).getMessage,
+        s"the process at ${gateway.address} is not an agent of cluster fake")
     }
   }
 
   test("who speaks no TLS, or an old one, gets nothing") { env =>
     val plain = new FakeGateway
     FakeGateway.using(plain) {
-      val error = refusal(plain.door(trust(env)))
+      val error = refusal(plain.greeting(trust(env)))
       Check.that(plain.frames.isEmpty)
       Check.that(Set(Errors.Unauthorized, Errors.Unavailable)(error.reason), s"$error")
     }
@@ -134,9 +134,9 @@ class TlsSuite extends Suite {
     accepting.start()
     try {
       val peer = Peer(0, s"127.0.0.1:${old.getLocalPort}", "", "localhost", up = true)
-      val door = new Door(peer, Identity("fake", FakeGateway.Credential, trust(env)), "test",
-        _ => (), (_, _) => ())
-      Check.equal(refusal(door).reason, Errors.Unauthorized)
+      val greeting = new Greeting(peer, Identity("fake", FakeGateway.Credential, trust(env)), "test",
+        Resolver.Names, _ => (), (_, _) => ())
+      Check.equal(refusal(greeting).reason, Errors.Unauthorized)
     } finally old.close()
   }
 
@@ -144,8 +144,9 @@ class TlsSuite extends Suite {
     val silent = new ServerSocket(0, 200, InetAddress.getLoopbackAddress)
     val dead = Peer(5, s"127.0.0.1:${silent.getLocalPort}", "", "localhost", up = true)
     try withGateway(env, "good") { gateway =>
-      val stalled = Threads.together((0 until 50).map(_ => () => new Door(
-        dead, Identity("fake", FakeGateway.Credential, trust(env)), "test", _ => (), (_, _) => ())))
+      val stalled = Threads.together((0 until 50).map(_ => () => new Greeting(
+        dead, Identity("fake", FakeGateway.Credential, trust(env)), "test",
+        Resolver.Names, _ => (), (_, _) => ())))
       val connection = gateway.connect(trust(env))
       val request = stat("/a")
       connection.send(request, soon)
@@ -163,8 +164,8 @@ class TlsSuite extends Suite {
 
   test("a hundred connections are made at once") { env =>
     withGateway(env, "good") { gateway =>
-      val doors = Threads.together((0 until 100).map(_ => () => gateway.door(trust(env))))
-      val connections = doors.map(_.greeted.get(60, TimeUnit.SECONDS))
+      val greetings = Threads.together((0 until 100).map(_ => () => gateway.greeting(trust(env))))
+      val connections = greetings.map(_.greeted.get(60, TimeUnit.SECONDS))
       val requests = connections.map { connection =>
         val request = Caller.request(Kind.Write, Messages.meta(), Seq(ByteBuffer.wrap(Data)))
         connection.send(request, soon)
@@ -226,14 +227,14 @@ class TlsSuite extends Suite {
   }
 
   private def ours: Int =
-    Thread.getAllStackTraces.keySet.asScala.count(_.getName.startsWith("diskless"))
+    Thread.getAllStackTraces.keySet.asScala.count(_.getName == "diskless-io")
 
   private def soon = new Deadline("test", System.nanoTime() + TimeUnit.SECONDS.toNanos(60))
 
   private def stat(path: String): Request = Caller.request(Kind.Stat, Messages.path(path), Nil)
 
-  private def refusal(door: Door): DisklessException =
-    Check.throws[ExecutionException](door.greeted.get(60, TimeUnit.SECONDS)).getCause
+  private def refusal(greeting: Greeting): DisklessException =
+    Check.throws[ExecutionException](greeting.greeted.get(60, TimeUnit.SECONDS)).getCause
       .asInstanceOf[DisklessException]
 
   private def withGateway(env: Env, certificate: String)(body: FakeGateway => Unit): Unit = {

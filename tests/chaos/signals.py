@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from diskless.launch.local import LocalCluster
 
 
-class LocalHands:
-    """Implements chaos.faults.Hands. A killed agent comes back by itself, as with Ray."""
+class LocalSignals:
+    """Implements chaos.faults.Signals. A killed agent comes back by itself, as with Ray."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster

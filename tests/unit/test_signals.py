@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from diskless.errors import DeadlineExceeded
-from diskless.launch.hands import AT_REST, send, stop, thread_states
+from diskless.launch.signals import AT_REST, send, stop, thread_states
 from tests.support import eventually
 
 ROUNDS = 10
