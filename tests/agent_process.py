@@ -201,7 +201,7 @@ async def serve() -> None:
         "address": node.address,
         "gateway": node.gateway_address,
         "socket": node.settings.socket_path,
-        "lane_port": node.server.lane_port,
+        "lane_port": node.doors.server.lane_port,
     }
     while True:
         print(json.dumps(answer), flush=True)

@@ -188,11 +188,13 @@ def kill(cluster: LocalCluster, *slots: int) -> None:
 
 def bytes_used(cluster: LocalCluster) -> int:
     """The shards of all agents together, with what is counted for keeping them."""
-    return on_loop(cluster, lambda: sum(n.shards.bytes_used for n in cluster.nodes.values()))
+    return on_loop(
+        cluster, lambda: sum(n.storage.shards.bytes_used for n in cluster.nodes.values())
+    )
 
 
 def shards_stored(cluster: LocalCluster) -> int:
-    return on_loop(cluster, lambda: sum(len(n.shards) for n in cluster.nodes.values()))
+    return on_loop(cluster, lambda: sum(len(n.storage.shards) for n in cluster.nodes.values()))
 
 
 def record_of(cluster: LocalCluster, path: str) -> FileRecord:
@@ -359,7 +361,7 @@ def is_living(pid: int) -> bool:
 @contextmanager
 def hidden_shards(cluster: LocalCluster, *slots: int) -> Iterator[None]:
     """Those agents answer, but have lost every shard, until the block ends."""
-    memories = [cluster.nodes[slot].shards for slot in slots]
+    memories = [cluster.nodes[slot].storage.shards for slot in slots]
     kept: list[dict[str, Any]] = []
 
     def hide() -> None:
@@ -385,7 +387,7 @@ class ShardAt:
 
     def __init__(self, cluster: LocalCluster, stripe: Stripe, index: int) -> None:
         self._cluster = cluster
-        memory: ShardStore = cluster.nodes[stripe.places[index].slot].shards
+        memory: ShardStore = cluster.nodes[stripe.places[index].slot].storage.shards
         self._shard = memory._stripes[stripe.id][index]
         self._good = (self._shard.data, self._shard.checksums)
 
@@ -466,7 +468,7 @@ class Relay:
 
     async def _move_in(self) -> None:
         """The agent's doors move elsewhere, and the relay takes their places."""
-        server = self._node.server
+        server = self._node.doors.server
         self._lane_port = server.lane_port
         await server.stop()
         address = await server.start(self._host)

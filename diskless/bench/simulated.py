@@ -243,9 +243,10 @@ class World:
             )
             leader = self.leader
             leader.address = address(LEADER)
-            await leader.gateway.start(leader.settings.socket_path, "127.0.0.1")
+            await leader.doors.gateway.start(leader.settings.socket_path, "127.0.0.1")
+            sweeper = leader.storage.sweeper
             tasks = [asyncio.ensure_future(work) for work in
-                     (leader.replica.run(), leader.lag.run(), leader.sweeper.run())]  # fmt: skip
+                     (leader.replica.run(), leader.lag.run(), sweeper.run())]  # fmt: skip
             with self.watch.others():
                 tasks += self.others.begin(leader, loop)
             try:
@@ -308,7 +309,9 @@ class World:
             self.clients += fresh
 
     def _client(self, number: int) -> FrameClient:
-        return FrameClient(number, self.leader.gateway, self.credential, self.watch, self.tally)
+        return FrameClient(
+            number, self.leader.doors.gateway, self.credential, self.watch, self.tally
+        )
 
     async def lose(self, slot: int) -> None:
         """An agent's process ends; returns when all that it held is whole again."""

@@ -14,7 +14,6 @@ together, by parts of the agent's memory, to whose account it is charged.
 import asyncio
 import logging
 import os
-import resource
 import socket
 import ssl
 import stat
@@ -49,6 +48,7 @@ from diskless.gateway.connection import (
     Request,
     describe_peer,
 )
+from diskless.gateway.limits import files_max
 from diskless.gateway.lobby import DOOR, STRANGERS_MAX, Lobby
 from diskless.gateway.tls import RECEIVED_BYTES, ClientTls
 from diskless.gateway.visitor import Visitor
@@ -190,7 +190,7 @@ class Gateway:
         self._connection_bytes = CONNECTION_BYTES if tls is None else TLS_CONNECTION_BYTES
         visitors_max = connections_max or min(
             int(CONNECTIONS_SHARE * memory.bytes_max / self._connection_bytes),
-            _files_max() - FILES_SPARE - strangers_max,
+            files_max() - FILES_SPARE - strangers_max,
         )
         self.lobby = Lobby(
             doorkeeper,
@@ -478,10 +478,6 @@ class Gateway:
             self._sweeper.cancel()
             loop = asyncio.get_running_loop()
             self._sweeper = loop.call_later(self._sweep_interval_s, self._sweep)
-
-
-def _files_max() -> int:
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def _listen_unix(path: Path) -> socket.socket:

@@ -33,7 +33,7 @@ def main() -> None:
         with cluster.connect() as client:
             client.write("/models/1", content(8 * MIB))
         jvm.start("q", f"{cluster.uri}checkpoints/q1", numbers=Numbers(rows=2000, keys=500))
-        door = cluster.nodes[5].http
+        door = cluster.nodes[5].doors.http
         assert door is not None
         browser.open(f"{door.address}/#token={cluster.token('/', writes=False)}")
         await_batches(jvm, WORK_BATCHES)

@@ -58,7 +58,7 @@ def peaceful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]
 
 
 def door_of(cluster: LocalCluster, slot: int) -> str:
-    door = cluster.nodes[slot].http
+    door = cluster.nodes[slot].doors.http
     assert door is not None
     return door.address
 
@@ -102,7 +102,7 @@ def urlslot(browser: Browser, cluster: LocalCluster) -> int:
     found = [
         slot
         for slot, node in cluster.nodes.items()
-        if node.http is not None and urlsplit(node.http.address).port == port
+        if node.doors.http is not None and urlsplit(node.doors.http.address).port == port
     ]
     return found[0]
 
@@ -132,7 +132,7 @@ def test_a_stream_that_was_cut_is_opened_again_at_the_same_agent(
 ) -> None:
     browser.open(address(peaceful, 5))
     browser.shows("top", "Safe")
-    door = peaceful.nodes[5].http
+    door = peaceful.nodes[5].doors.http
     assert door is not None
 
     def cut() -> int:

@@ -78,7 +78,7 @@ def stream(driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
 
 def served_by(browser: Browser, cluster: LocalCluster) -> int:
     port = urlsplit(browser.driver.current_url).port
-    doors = {slot: node.http for slot, node in cluster.nodes.items()}
+    doors = {slot: node.doors.http for slot, node in cluster.nodes.items()}
     (slot,) = [s for s, door in doors.items() if door and urlsplit(door.address).port == port]
     return slot
 
@@ -156,7 +156,7 @@ window.fetch = (...all) => {
 @contextmanager
 def looks(cluster: LocalCluster, slot: int, victim: int) -> Iterator[list[str]]:
     """What an agent finds of another at each look, and what it tells browsers, in their order."""
-    page = cluster.nodes[slot].page
+    page = cluster.nodes[slot].doors.page
     assert page is not None
     feed, seen = page.feed, []
     ask, say = feed._ask, feed._say

@@ -107,7 +107,7 @@ def test_an_agent_that_reaches_nobody_does_not_call_the_others_dead(start: Start
             if agent.slot != 5:
                 node.roster.suspect(agent)
         with pytest.raises(Unavailable, match="agent-5 reaches 1 of the 6 agents"):
-            node.writer.check_protectable()
+            node.storage.writer.check_protectable()
 
     on_loop(cluster, suspect_all)
 
@@ -121,7 +121,7 @@ def test_a_read_waits_for_agents_that_are_only_cut_off(
     client.write("/a", content(3 * MIB))
     chaos.plant(fault("partition", 3, 4, 5), max_down=K + 1)
     eventually(lambda: not any(is_up(client, slot) for slot in (3, 4, 5)))
-    reader, extents = cluster.nodes[0].reader, record_of(cluster, "/a").extents
+    reader, extents = cluster.nodes[0].storage.reader, record_of(cluster, "/a").extents
     with ThreadPoolExecutor(1) as pool:
         patient = pool.submit(client.read, "/a")
         away = r"3 of 4 .* \(silent or gone: agent-3, agent-4, agent-5\)"
@@ -149,14 +149,14 @@ def test_a_life_that_a_reader_has_not_heard_of_yet_is_not_lost(
 
     on_loop(cluster, forget)
     with pytest.raises(ShardsAway):
-        cluster.run(node.reader.read(extents))
+        cluster.run(node.storage.reader.read(extents))
     # Whoever gives up sooner is cancelled, as a leader's tasks must be, and sees what it was for.
     away: list[TooFewShards] = []
     with pytest.raises(TimeoutError):
-        cluster.run(asyncio.wait_for(node.reader.read(extents, away=away), 0.8))
+        cluster.run(asyncio.wait_for(node.storage.reader.read(extents, away=away), 0.8))
     assert isinstance(away[-1], ShardsAway)
     on_loop(cluster, lambda: setattr(node.roster, "agents", current))
-    assert b"".join(cluster.run(node.reader.read(extents))) == content(3 * MIB)
+    assert b"".join(cluster.run(node.storage.reader.read(extents))) == content(3 * MIB)
 
 
 def test_a_read_does_not_wait_for_agents_that_count_as_lost(
@@ -256,7 +256,7 @@ def test_the_same_seed_flips_the_same_bytes(
 
     def flip(seed: int) -> bytes:
         chaos.plant(fault("corrupt", 3, shards=1, seed=seed), max_down=K)
-        shards = cluster.nodes[3].shards
+        shards = cluster.nodes[3].storage.shards
         seen = on_loop(cluster, lambda: bytes(shards._stripes[stripe.id][index].data))
         chaos.heal()
         return seen
@@ -273,7 +273,7 @@ def test_a_damaged_shard_that_is_stored_anew_is_sound_and_is_left_alone_by_heal(
     client.write("/a", content(MIB))
     (stripe,) = stripes_of(cluster, "/a")[:1]
     index = [place.slot for place in stripe.places].index(3)
-    shards = cluster.nodes[3].shards
+    shards = cluster.nodes[3].storage.shards
     good = on_loop(cluster, lambda: shards._stripes[stripe.id][index])
     data, checksums = bytes(good.data), good.checksums
 

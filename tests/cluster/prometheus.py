@@ -117,7 +117,11 @@ def prometheus(cluster: LocalCluster, directory: Path) -> Iterator[Prometheus]:
 
 
 def _config(cluster: LocalCluster, token: str, rules: str) -> dict[str, Any]:
-    targets = [node.http.address.partition("//")[2] for node in cluster.nodes.values() if node.http]
+    targets = [
+        node.doors.http.address.partition("//")[2]
+        for node in cluster.nodes.values()
+        if node.doors.http
+    ]
     return {
         "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
         "rule_files": [rules],

@@ -405,9 +405,9 @@ def test_faults_of_a_real_cluster_are_told_and_end_when_they_are_over(
 
     # Somebody without a token.
     node = cluster.nodes[0]
-    assert node.http is not None
+    assert node.doors.http is not None
     with pytest.raises(urllib.error.HTTPError):
-        urllib.request.urlopen(f"{node.http.address}/metrics", timeout=10)
+        urllib.request.urlopen(f"{node.doors.http.address}/metrics", timeout=10)
     server.fires("DisklessRefused")
     server.ends("DisklessRefused")
 
@@ -450,7 +450,7 @@ def test_flipped_bits_slow_agents_and_a_store_that_fails_are_told(
     client.write("/a", data)
 
     # Flipped bytes are read around, told and healed.
-    plant(cluster, 3, lambda node: node.shards.flip_bytes(4, random_seed=1))
+    plant(cluster, 3, lambda node: node.storage.shards.flip_bytes(4, random_seed=1))
 
     def read_corrupt() -> bool:
         assert client.read("/a") == data

@@ -44,7 +44,7 @@ class Doors:
     def __init__(self, cluster: LocalCluster, slot: int) -> None:
         node = cluster.nodes[slot]
         self.grpc = int(node.address.rpartition(":")[2])
-        self.lane = node.server.lane_port
+        self.lane = node.doors.server.lane_port
         self.gateway = int(node.gateway_address.rpartition(":")[2])
         self.socket = node.settings.socket_path
         cluster.kill(slot)
@@ -130,7 +130,7 @@ async def replay_lanes(cluster: LocalCluster, heard: list[bytes]) -> None:
     """Of the answer nothing may be a welcome; with TLS there is none but TLS's own."""
     for said in heard:
         for slot in (0, 1):
-            door = cluster.nodes[slot].server._lanes
+            door = cluster.nodes[slot].doors.server._lanes
             before = len(door._open) - len(door._strangers)
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", door.address.rpartition(":")[2]

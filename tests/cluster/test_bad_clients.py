@@ -57,10 +57,10 @@ def test_forty_thousand_forged_stripes_cost_no_more_than_to_read_them(start: Sta
     cluster = start(agents=4, data_shards=2, parity_shards=1, tuning=STRIPED)
     hand = Hand(cluster, 3)
     forged = [m.MarkedStripe(f"{n}.1.1", 2, 1, 10, (), 0, "") for n in range(40_000)]
-    before = on_loop(cluster, lambda: len(cluster.nodes[3].uploads.holds()))
+    before = on_loop(cluster, lambda: len(cluster.nodes[3].storage.uploads.holds()))
     with pytest.raises(Forbidden):
         hand.done(Kind.WRITE, m.Write(7, 400_000, forged), b"x")
-    assert on_loop(cluster, lambda: len(cluster.nodes[3].uploads.holds())) == before
+    assert on_loop(cluster, lambda: len(cluster.nodes[3].storage.uploads.holds())) == before
 
 
 def _put(hand: Hand, path: str, session: int, sequence: int) -> None:

@@ -172,7 +172,7 @@ def test_a_death_in_the_middle_costs_nothing(
 def _swept(cluster: LocalCluster) -> int:
     """Reclaims what was not finished; how many shards there are then."""
     for node in cluster.nodes.values():
-        cluster.run(node.sweeper.review())
+        cluster.run(node.storage.sweeper.review())
     cluster.run(leader(cluster).leading.janitor.fence())
     return shards_stored(cluster)
 
@@ -195,7 +195,7 @@ def test_agents_that_take_nothing_are_left_alone_and_asked_again(
 
     with monkeypatch.context() as patch:
         for slot in (6, 7):
-            patch.setattr(cluster.nodes[slot].shards, "store", refuse)
+            patch.setattr(cluster.nodes[slot].storage.shards, "store", refuse)
         eventually(lambda: not cluster.run(node.leading.repairer.repair()) and refusals)
         before = refusals
         for _ in range(3):

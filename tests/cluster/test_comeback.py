@@ -121,7 +121,7 @@ def refuse_for_now(cluster: LocalCluster, hand: Hand, session: int, sealed: list
     refused = hand.commit(session, sealed, number=UPLOAD)
     assert refused.error is not None
     assert refused.error.retryable
-    packer = cluster.nodes[WRITER].packer
+    packer = cluster.nodes[WRITER].storage.packer
     eventually(lambda: not on_loop(cluster, lambda: len(packer._flushes)))  # nor done later
     on_loop(cluster, faults.heal)
 
@@ -160,7 +160,7 @@ def test_an_upload_goes_on_when_the_agent_that_took_it_over_dies(
     third = next(s for s in (4, 0, 1, 2) if s != second)
     offset = sum(stripe.payload_bytes for stripe in sealed)
     Hand(cluster, second).done(Kind.WRITE, m.Write(78, offset, sealed), b"x")
-    on_loop(cluster, cluster.nodes[WRITER].uploads.close_all)
+    on_loop(cluster, cluster.nodes[WRITER].storage.uploads.close_all)
     kill(cluster, second)
     let_the_leader_look(cluster)
     reply = Hand(cluster, third).commit(session, sealed, number=79)
@@ -175,7 +175,7 @@ def test_what_nobody_comes_back_for_is_given_up(start: StartCluster) -> None:
     hand, session, sealed = begin(cluster)
     refuse_for_now(cluster, hand, session, sealed)
     eventually(lambda: shards_stored(cluster) == 0, 60.0)
-    assert not cluster.nodes[WRITER].uploads.holds()
+    assert not cluster.nodes[WRITER].storage.uploads.holds()
     late = Hand(cluster, 0).commit(session, sealed, number=79)
     assert isinstance(late.error, UploadLost)
     lowest = min(StripeId.parse(stripe.id).counter for stripe in sealed)

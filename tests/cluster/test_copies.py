@@ -62,7 +62,7 @@ def near(cluster: LocalCluster, connect_here: Connect) -> tuple[Client, int]:
 
 
 def copies_of(cluster: LocalCluster, slot: int) -> Copies:
-    copies = cluster.nodes[slot].copies
+    copies = cluster.nodes[slot].storage.copies
     assert copies is not None
     return copies
 
@@ -212,7 +212,7 @@ def test_a_damaged_copy_is_read_from_shards_and_replaced(
     check_read(client, "/damaged", data)
     assert counts(cluster, slot).misses == after.misses
     eventually(lambda: client.status().copies.corrupt >= len(damaged))
-    assert sum(node.reader.corrupt_shards_seen for node in cluster.nodes.values()) == 0
+    assert sum(node.storage.reader.corrupt_shards_seen for node in cluster.nodes.values()) == 0
 
 
 def test_a_file_of_more_than_half_the_cache_leaves_nothing_there(
@@ -308,7 +308,7 @@ def test_no_cache_is_no_cache(start: StartCluster, connect: Connect) -> None:
     client = connect(cluster)
     client.write("/a", content(SIZE))
     assert client.read("/a") == client.read("/a") == content(SIZE)
-    assert [node.copies for node in cluster.nodes.values()] == [None] * 6
+    assert [node.storage.copies for node in cluster.nodes.values()] == [None] * 6
     assert client.status().copies.bytes_max == 0
     assert all(agent.memory["copies"] == 0 for agent in client.status().agents)
 
@@ -329,9 +329,9 @@ def test_copies_spare_reads_a_loss_and_count_in_no_promise(
     while far._caller._routes.pick(bulk=True, now=0.0).slot != 0:
         far = connect(cluster)
     kill(cluster, 3)
-    degraded = cluster.nodes[slot].reader.degraded_reads
+    degraded = cluster.nodes[slot].storage.reader.degraded_reads
     assert near.read("/lost") == data
-    assert cluster.nodes[slot].reader.degraded_reads == degraded
+    assert cluster.nodes[slot].storage.reader.degraded_reads == degraded
     with near.open("/lost", "rb") as file:  # the first bytes come from the leader
         kill(cluster, 3 - slot)
         file.seek(MIB)

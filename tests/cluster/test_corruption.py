@@ -61,7 +61,7 @@ def shards_of(cluster: LocalCluster, path: str) -> list[ShardAt]:
 
 
 def corrupt_seen(cluster: LocalCluster) -> int:
-    return sum(node.reader.corrupt_shards_seen for node in cluster.nodes.values())
+    return sum(node.storage.reader.corrupt_shards_seen for node in cluster.nodes.values())
 
 
 def bits_of(shard: ShardAt) -> list[int]:
@@ -229,7 +229,7 @@ def test_a_store_with_damaged_bytes_is_refused(cluster: LocalCluster, target: in
     ]:
         with pytest.raises(CorruptData):
             cluster.run(
-                node.writer.store(
+                node.storage.writer.store(
                     node.roster.agents[target],
                     stripe.id,
                     index,

@@ -43,7 +43,7 @@ def shard_at(cluster: LocalCluster, stripe: Stripe, index: int) -> ShardAt:
 
 
 def shards_on(cluster: LocalCluster, slot: int) -> int:
-    return on_loop(cluster, lambda: len(cluster.nodes[slot].shards))
+    return on_loop(cluster, lambda: len(cluster.nodes[slot].storage.shards))
 
 
 @pytest.mark.parametrize("agents", [6, 8], ids=["no spares", "spares"])

@@ -111,7 +111,9 @@ class Watch:
 
 
 def degraded_reads(cluster: LocalCluster) -> int:
-    return on_loop(cluster, lambda: sum(n.reader.degraded_reads for n in cluster.nodes.values()))
+    return on_loop(
+        cluster, lambda: sum(n.storage.reader.degraded_reads for n in cluster.nodes.values())
+    )
 
 
 def test_an_agent_that_ends_is_empty_before_and_nobody_notices(
@@ -207,7 +209,7 @@ def test_the_next_life_on_a_host_that_ends_gets_nothing_until_that_is_over(
     cluster.revive(6)
     assert client.status().agents[6].state == "ending"
     client.write("/new", content(MIB))
-    assert on_loop(cluster, lambda: len(cluster.nodes[6].shards)) == 0
+    assert on_loop(cluster, lambda: len(cluster.nodes[6].storage.shards)) == 0
     client.drain(6, undo=True)
     assert client.status().agents[6].state == "up"
 

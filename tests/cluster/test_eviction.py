@@ -268,7 +268,7 @@ def test_a_thousand_readers_of_an_evicted_file_cost_one_download(
 
         async def one(number: int) -> int:
             node = cluster.nodes[number % len(cluster.nodes)]
-            return file_checksum(b"".join(await node.reader.read([cold_extent(record)])))
+            return file_checksum(b"".join(await node.storage.reader.read([cold_extent(record)])))
 
         return set(await asyncio.gather(*(one(number) for number in range(readers))))
 
@@ -454,12 +454,12 @@ def test_an_agent_that_the_store_does_not_answer_is_passed_over_by_who_waits_for
     clusters.watch.seen.clear()
 
     async def read() -> set[int]:
-        first = asyncio.create_task(cluster.nodes[1].reader.read([cold_extent(record)]))
+        first = asyncio.create_task(cluster.nodes[1].storage.reader.read([cold_extent(record)]))
         while not gets_of(clusters):
             await asyncio.sleep(0.01)
         others = [node for slot, node in cluster.nodes.items() if slot != 1]
         parts = await asyncio.gather(
-            *(node.reader.read([cold_extent(record)]) for node in others for _ in range(20))
+            *(node.storage.reader.read([cold_extent(record)]) for node in others for _ in range(20))
         )
         clusters.watch.silent_to = set()
         return {file_checksum(b"".join(views)) for views in (*parts, await first)}

@@ -128,7 +128,7 @@ def test_an_upload_goes_on_through_one_agent_after_the_other(
         file.write(data[: 16 * MIB])
         cluster.kill(gateway)
         file.write(data[16 * MIB : 32 * MIB])
-        uploading = [n.slot for n in cluster.nodes.values() if n.uploads.holds() and n.slot]
+        uploading = [n.slot for n in cluster.nodes.values() if n.storage.uploads.holds() and n.slot]
         cluster.kill(*uploading)
         file.write(data[32 * MIB :])
     assert client.read("/large") == data
@@ -266,12 +266,13 @@ def test_an_agent_that_missed_the_order_to_drop_shards_drops_them_when_it_is_bac
     with Relay(cluster, 4) as relay:
         _wait_for(cluster, 4, up=True)
         client.write("/gone", content(3 * MIB))
-        eventually(lambda: not cluster.nodes[4].shards._unconfirmed_since)  # known to be a file's
+        shards = cluster.nodes[4].storage.shards
+        eventually(lambda: not shards._unconfirmed_since)  # known to be a file's
         relay.cut()
         _wait_for(cluster, 4, up=False)
         client.delete("/gone")
-        eventually(lambda: leader(cluster).shards.bytes_used == 0)
-        assert cluster.nodes[4].shards.bytes_used > 0
+        eventually(lambda: leader(cluster).storage.shards.bytes_used == 0)
+        assert shards.bytes_used > 0
         relay.mend()
         eventually(lambda: bytes_used(cluster) == 0)
 
@@ -316,7 +317,7 @@ def test_a_read_does_not_wait_for_a_slow_agent(start: StartCluster, connect: Con
         relay.hold()
         for node in cluster.nodes.values():
             if node.slot != slow:
-                parts = cluster.run(node.reader.read(_extents(cluster, "/file")))
+                parts = cluster.run(node.storage.reader.read(_extents(cluster, "/file")))
                 assert b"".join(parts) == content(3 * MIB)
         assert client.read("/file") == content(3 * MIB)
         assert time.monotonic() - began < 25.0, "some read waited for the slow agent"
@@ -413,7 +414,7 @@ def test_an_agent_of_another_major_version_takes_no_part(
         client.write("/a", content(8 * MIB))
         error = cluster.run(_error_of_query(cluster, stranger))
         assert f"agent-0 speaks protocol {OURS} and the caller 9.0" in error
-        assert on_loop(cluster, lambda: len(stranger.shards)) == 0
+        assert on_loop(cluster, lambda: len(stranger.storage.shards)) == 0
         eventually(lambda: not leader(cluster).replica.state.agents[6].up)
     finally:
         cluster.run(stranger.stop())

@@ -26,7 +26,7 @@ class Burglar:
         self._cluster = cluster
         node = cluster.nodes[slot]
         self._port = int(node.address.rsplit(":", 1)[1])
-        self.lane_port = node.server.lane_port
+        self.lane_port = node.doors.server.lane_port
         self._doors = AsyncExitStack()
         self.calls = Impostor(_pretend)
         self.lane = bytearray()
@@ -106,7 +106,7 @@ def test_two_clusters_on_one_host_do_not_speak_to_each_other(
     ours.kill(VICTIM)
 
     async def move() -> None:
-        server = theirs.nodes[VICTIM].server
+        server = theirs.nodes[VICTIM].doors.server
         await server.stop()
         await server.start("127.0.0.1", port)
 

@@ -56,7 +56,7 @@ def test_leader_and_followers_get_lanes_and_get_them_again(
 
     def cut() -> None:
         for node in cluster.nodes.values():
-            for inbound in list(node.server._lanes._open):
+            for inbound in list(node.doors.server._lanes._open):
                 inbound.abort()
 
     on_loop(cluster, cut)
@@ -127,7 +127,7 @@ def test_an_agent_whose_grpc_alone_is_stuck_is_down_until_it_answers_there(
     cluster = start(tuning=replace(CALM, store_timeout_s=0.5))
     store = connect(cluster)
     eventually(lambda: all_up(cluster))
-    server, thawed = cluster.nodes[5].server, asyncio.Event()
+    server, thawed = cluster.nodes[5].doors.server, asyncio.Event()
     on_loop(cluster, lambda: stuck.update({server: thawed}))
     state = cluster.nodes[0].replica.state
     if every > 4:

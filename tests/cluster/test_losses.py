@@ -168,7 +168,7 @@ def test_every_agent_can_serve_a_degraded_read(loaded: Loaded) -> None:
     for lost in losses(loaded, loaded.cluster.settings.parity_shards):
         with hidden_shards(loaded.cluster, *lost):
             for node in loaded.cluster.nodes.values():
-                parts = loaded.cluster.run(node.reader.read(record.extents))
+                parts = loaded.cluster.run(node.storage.reader.read(record.extents))
                 assert b"".join(parts) == FILES[path]
 
 
@@ -291,7 +291,7 @@ def test_a_target_that_dies_in_the_middle_of_a_scatter_is_replaced(
     gateway = bulk_gateway(cluster, client)
     victims = [slot for slot in range(1, 8) if slot != gateway][:2]
     data = content(48 * MIB)
-    shards = cluster.nodes[0].shards
+    shards = cluster.nodes[0].storage.shards
     watched = threading.Event()
 
     async def kill_meanwhile() -> None:

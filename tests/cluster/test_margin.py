@@ -109,7 +109,7 @@ def test_what_is_lost_while_shards_are_spread_out_does_not_wait_for_the_end_of_i
         cluster.revive(2, 3)
         eventually(lambda: all(agent.state == "up" for agent in client.status().agents))
         oldest = stripes_of(cluster, "/large")[0]
-        shards = cluster.nodes[oldest.places[0].slot].shards
+        shards = cluster.nodes[oldest.places[0].slot].storage.shards
         waves: list[list[str]] = []
         wave = repairer._wave
 

@@ -50,7 +50,7 @@ def cluster(start: StartCluster) -> LocalCluster:
 
 
 def address(cluster: LocalCluster, slot: int) -> tuple[str, int]:
-    door = cluster.nodes[slot].http
+    door = cluster.nodes[slot].doors.http
     assert door is not None
     url = urlsplit(door.address)
     assert url.hostname is not None
@@ -304,7 +304,7 @@ def test_agents_have_the_port_and_those_after_it_and_status_names_them(
 
 def test_nothing_listens_if_it_is_turned_off(start: StartCluster, connect: Connect) -> None:
     cluster = start(agents=3, data_shards=1, parity_shards=1)
-    assert all(node.http is None for node in cluster.nodes.values())
+    assert all(node.doors.http is None for node in cluster.nodes.values())
     assert {agent.http for agent in connect(cluster).status().agents} == {""}
 
 
@@ -373,7 +373,7 @@ def test_strangers_take_no_place_of_whoever_has_a_token(cluster: LocalCluster) -
     known.request("GET", "/metrics", headers=token)
     assert known.getresponse().read()
     strangers = [socket.create_connection((host, port)) for _ in range(CONNECTIONS_MAX + 40)]
-    door = cluster.nodes[0].http
+    door = cluster.nodes[0].doors.http
     assert door is not None
     eventually(lambda: on_loop(cluster, lambda: door.connections) >= CONNECTIONS_MAX - 1)
     eventually(lambda: on_loop(cluster, lambda: door.connections) <= CONNECTIONS_MAX)
@@ -445,9 +445,9 @@ def test_a_scrape_takes_turns_and_costs_the_same_whatever_is_stored(
     cluster: LocalCluster, connect: Connect
 ) -> None:
     node = leader(cluster)
-    door = node.http
+    door = node.doors.http
     assert door is not None
-    own = node.own
+    own = node.doors.own
     assert own is not None
     client = connect(cluster)
 
@@ -520,7 +520,7 @@ def test_the_page_about_metrics_is_made_from_them() -> None:
 def test_other_hosts_are_told_by_tls_or_not_at_all(start: StartCluster, tmp_path: Path) -> None:
     cluster = start(agents=3, data_shards=1, parity_shards=1, tls=True, metrics_port=METRICS_PORT)
     node = cluster.nodes[0]
-    door = node.http
+    door = node.doors.http
     assert door is not None
     assert door.address.startswith("http://127.0.0.1:"), "loopback needs none"
 

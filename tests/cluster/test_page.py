@@ -70,7 +70,7 @@ class Stream:
 
 
 def watching(cluster: LocalCluster, slot: int) -> int:
-    page = cluster.nodes[slot].page
+    page = cluster.nodes[slot].doors.page
     assert page is not None
     return page.feed.watching
 
@@ -276,7 +276,7 @@ def test_what_the_tier_lacks_is_counted(
 def test_many_browsers_cost_one_search(cluster: LocalCluster, connect: Connect) -> None:
     client = connect(cluster)
     client.write_many({"/c/q1/offsets/0": b"1", "/c/q1/commits/0": b"1"})
-    page = cluster.nodes[1].page
+    page = cluster.nodes[1].doors.page
     assert page is not None
     token = cluster.token("/", writes=False)
     before = page.api.checkpoints.searches
@@ -361,8 +361,8 @@ def test_the_verb_gives_an_address_that_works(
 
 def test_while_nobody_watches_the_hour_is_kept_and_nothing_is_said(cluster: LocalCluster) -> None:
     node = cluster.nodes[0]
-    assert node.page is not None
-    feed = node.page.feed
+    assert node.doors.page is not None
+    feed = node.doors.page.feed
     eventually(lambda: on_loop(cluster, lambda: feed.watching) == 0)
     on_loop(cluster, feed._forget)
     cluster.run(feed._look())
@@ -375,8 +375,8 @@ def test_while_nobody_watches_the_hour_is_kept_and_nothing_is_said(cluster: Loca
 
 def test_a_hundred_watchers_are_told_by_one_look(cluster: LocalCluster) -> None:
     node = cluster.nodes[0]
-    assert node.page is not None
-    feed = node.page.feed
+    assert node.doors.page is not None
+    feed = node.doors.page.feed
     asked = 0
     ask_ = feed._ask
 

@@ -19,7 +19,7 @@ def cluster() -> LocalCluster:
 
 
 def requests_of(cluster: LocalCluster) -> int:
-    return sum(node.handlers.requests for node in cluster.nodes.values())
+    return sum(node.doors.handlers.requests for node in cluster.nodes.values())
 
 
 def test_many_small_files_take_few_requests_and_come_as_they_were_written(
@@ -97,7 +97,7 @@ def test_a_damaged_shard_is_not_served_to_any_of_many(cluster: LocalCluster) -> 
 
 
 async def flip(cluster: LocalCluster, slot: int) -> None:
-    cluster.nodes[slot].shards.flip_bytes(1000, random_seed=slot)
+    cluster.nodes[slot].storage.shards.flip_bytes(1000, random_seed=slot)
 
 
 def read_as(store: Client, files: dict[str, bytes]) -> object:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diskless import node as nodes
+from diskless.agent import renewal
 from diskless.cli import exits, run
 from diskless.client import descriptor
 from diskless.config import ClusterSettings
@@ -93,7 +93,7 @@ def test_a_cluster_without_tls_says_so(start: StartCluster, tls: Tls) -> None:
 def test_agents_renew_by_themselves_before_it_is_too_late(
     monkeypatch: pytest.MonkeyPatch, days: float, renewed: bool
 ) -> None:
-    monkeypatch.setattr(nodes, "CERTIFICATE_LOOK_S", 0.05)
+    monkeypatch.setattr(renewal, "LOOK_INTERVAL_S", 0.05)
     looks = 0
 
     def later_ms() -> int:

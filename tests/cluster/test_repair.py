@@ -73,7 +73,7 @@ def repair(cluster: LocalCluster, client: Client, *, margin: int = K) -> None:
 def shard_bytes(cluster: LocalCluster) -> int:
     """What all shards take, without the namespace that voters keep beside them."""
     nodes = cluster.nodes.values()
-    return on_loop(cluster, lambda: sum(n.shards.bytes_used for n in nodes))
+    return on_loop(cluster, lambda: sum(n.storage.shards.bytes_used for n in nodes))
 
 
 def wait_protected(client: Client) -> None:
@@ -223,7 +223,7 @@ def test_a_repair_survives_a_death_in_the_middle_of_it(
 def _sweep(cluster: LocalCluster) -> int:
     """Reclaims what an interrupted repair has left; how many shards there are then."""
     for node in cluster.nodes.values():
-        cluster.run(node.sweeper.review())
+        cluster.run(node.storage.sweeper.review())
     cluster.run(leader(cluster).leading.janitor.fence())
     return shards_stored(cluster)
 
@@ -272,7 +272,7 @@ def give_shards(cluster: LocalCluster, client: Client, slot: int) -> None:
 
     def has_some() -> bool:
         client.write(f"/given/{secrets.token_hex(4)}", content(64 * KIB))
-        return on_loop(cluster, lambda: len(cluster.nodes[slot].shards)) > 0
+        return on_loop(cluster, lambda: len(cluster.nodes[slot].storage.shards)) > 0
 
     eventually(has_some, every_s=0.1)
 
@@ -307,7 +307,7 @@ def test_an_agent_that_returns_after_its_shards_were_moved_drops_them(
     used = shard_bytes(cluster)
     with Relay(cluster, 6) as relay:
         eventually(lambda: _is_up(cluster, 6))
-        assert on_loop(cluster, lambda: len(cluster.nodes[6].shards)) > 0
+        assert on_loop(cluster, lambda: len(cluster.nodes[6].storage.shards)) > 0
         relay.cut() if silence == "cut off" else relay.hold()
         eventually(lambda: not _is_up(cluster, 6))
         eventually(lambda: client.status().stripes.degraded == 0)
@@ -335,15 +335,15 @@ def test_a_shard_that_was_rebuilt_but_never_moved_is_reclaimed(
     (stripe,) = stripes_of(cluster, "/a")
     (spare,) = set(range(7)) - {place.slot for place in stripe.places}
     rebuilt = cluster.run(
-        cluster.nodes[stripe.places[0].slot].rebuilder.rebuild(stripe, {3: spare})
+        cluster.nodes[stripe.places[0].slot].storage.rebuilder.rebuild(stripe, {3: spare})
     )
     assert rebuilt.places[3].slot == spare
     stray = HeldShard(stripe.id, 3, stripe.version + 1)
-    shards, state = cluster.nodes[spare].shards, leader(cluster).replica.state
+    shards, state = cluster.nodes[spare].storage.shards, leader(cluster).replica.state
     assert on_loop(cluster, lambda: shards.unconfirmed(age_s=0, limit=9)) == [stray]
     assert state.ledger.verdict(stray, rebuilt.places[3]) is Verdict.UNCLAIMED
     eventually(lambda: shards_stored(cluster) == 6)
-    assert on_loop(cluster, lambda: len(cluster.nodes[spare].shards)) == 0
+    assert on_loop(cluster, lambda: len(cluster.nodes[spare].storage.shards)) == 0
     assert client.read("/a") == content(MIB)
 
 
@@ -438,7 +438,7 @@ def _damage(cluster: LocalCluster, stripe: Stripe, index: int) -> ShardAt:
 def _is_sound(cluster: LocalCluster, stripe: Stripe, index: int) -> bool:
     """Looks at what is there now, wherever the namespace says that it is."""
     (now,) = of_leader(cluster, lambda node: node.replica.state.locate([stripe.id]))
-    shards = cluster.nodes[now.places[index].slot].shards
+    shards = cluster.nodes[now.places[index].slot].storage.shards
     return on_loop(cluster, lambda: shards.verify(stripe.id, index))
 
 
@@ -486,7 +486,7 @@ def test_a_shard_that_its_agent_has_lost_is_put_back(start: StartCluster, connec
     client = connect(cluster)
     client.write("/a", content(64 * KIB))
     (stripe,) = stripes_of(cluster, "/a")
-    holder = cluster.nodes[stripe.places[0].slot].shards
+    holder = cluster.nodes[stripe.places[0].slot].storage.shards
     on_loop(cluster, lambda: holder.drop([stripe.id]))
     assert client.read("/a") == content(64 * KIB)
     eventually(lambda: len(holder) == 1)
@@ -533,7 +533,7 @@ def test_what_an_agent_need_not_have_is_not_missed(start: StartCluster, connect:
     (stripe,) = stripes_of(cluster, "/a")
     (spare,) = set(range(7)) - {place.slot for place in stripe.places}
     node = cluster.nodes[spare]
-    assert not on_loop(cluster, lambda: node.shards.verify(stripe.id, 2))
+    assert not on_loop(cluster, lambda: node.storage.shards.verify(stripe.id, 2))
     pulses = leader(cluster).leading.monitor.pulses
     eventually(lambda: spare in pulses and (stripe.id, 2) in pulses[spare].damaged)
     status = client.status()
@@ -587,7 +587,7 @@ def test_an_agent_that_comes_back_without_room_does_not_hold_its_shards_up(
     kill(cluster, 5)
     cluster.revive(5, prepare=fill)
     repair(cluster, client)
-    assert on_loop(cluster, lambda: len(cluster.nodes[5].shards)) == 0
+    assert on_loop(cluster, lambda: len(cluster.nodes[5].storage.shards)) == 0
     check_reads(client)
 
 

@@ -138,7 +138,7 @@ def test_whoever_listens_is_told_on_every_agent(start: StartCluster, connect: Co
 
 def connected(cluster: LocalCluster) -> set[str]:
     """Who has a connection to any agent."""
-    doors = [node.gateway for node in cluster.nodes.values()]
+    doors = [node.doors.gateway for node in cluster.nodes.values()]
     visitors = [connection.visitor for door in doors for connection in door._connections]
     return {visitor.principal.name for visitor in visitors if visitor is not None}
 

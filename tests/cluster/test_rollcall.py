@@ -34,7 +34,9 @@ DATA = content(2 * MIB)
 def forget(cluster: LocalCluster, stripes: list[Stripe], *slots: int) -> list[int]:
     """Agents lose their shards of these stripes, all at once, and do not know it; how many each."""
     ids = [stripe.id for stripe in stripes]
-    return on_loop(cluster, lambda: [cluster.nodes[slot].shards.drop(ids) for slot in slots])
+    return on_loop(
+        cluster, lambda: [cluster.nodes[slot].storage.shards.drop(ids) for slot in slots]
+    )
 
 
 def is_complete(cluster: LocalCluster) -> bool:
@@ -42,7 +44,7 @@ def is_complete(cluster: LocalCluster) -> bool:
 
     def look(node: Node) -> bool:
         return all(
-            cluster.nodes[place.slot].shards.has(id_, index)
+            cluster.nodes[place.slot].storage.shards.has(id_, index)
             for id_, entry in node.replica.state.ledger.entries.items()
             for index, place in enumerate(entry.stripe.places)
         )
@@ -130,6 +132,6 @@ def test_shards_that_are_there_or_belong_to_another_life_are_not_missed(
         cluster.run(rollcall.call_next())
     assert on_loop(cluster, rollcall.short) == []
     assert not any(
-        on_loop(cluster, lambda node=node: node.shards.damaged(limit=1))
+        on_loop(cluster, lambda node=node: node.storage.shards.damaged(limit=1))
         for node in cluster.nodes.values()
     )

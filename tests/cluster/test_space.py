@@ -447,7 +447,7 @@ def test_a_slow_upload_is_never_dropped(start: StartCluster, connect: Connect) -
             file.write(data[at : at + MIB])
             _pass_time(cluster, 0.2)
         # That something was examined, and that the janitor was at work.
-        eventually(lambda: leader(cluster).shards.unconfirmed(age_s=2.0, limit=1))
+        eventually(lambda: leader(cluster).storage.shards.unconfirmed(age_s=2.0, limit=1))
         eventually(lambda: leader(cluster).replica.state.ledger.fences)
     assert client.read("/slow") == data
 
@@ -471,7 +471,7 @@ def test_a_slow_upload_survives_the_restart_of_its_agent(
 
 def _pass_time(cluster: LocalCluster, seconds: float) -> None:
     """Waits for the agents' clock: what is under test is that time passes."""
-    now_s = leader(cluster).shards._now_s
+    now_s = leader(cluster).storage.shards._now_s
     end_s = now_s() + seconds
     eventually(lambda: now_s() >= end_s)
 

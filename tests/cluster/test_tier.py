@@ -254,7 +254,7 @@ def test_a_cold_file_is_fetched_once_for_many_who_read_it(clusters: Clusters) ->
         from diskless.agent.cold import cold_extent
 
         async def one() -> bytes:
-            return b"".join(await node.reader.read([cold_extent(record)]))
+            return b"".join(await node.storage.reader.read([cold_extent(record)]))
 
         return await asyncio.gather(*(one() for _ in range(20)))
 

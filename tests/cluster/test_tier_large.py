@@ -189,7 +189,7 @@ def test_a_thousand_readers_of_a_large_evicted_file_cost_one_download(clusters: 
     async def read_everywhere() -> set[int]:
         async def one(number: int) -> int:
             """A part of it, as clients ask for it."""
-            reader = cluster.nodes[number % len(cluster.nodes)].reader
+            reader = cluster.nodes[number % len(cluster.nodes)].storage.reader
             start = number % 22 * MIB
             (part,) = await reader.read([Extent(cold_extent(record).stripe, start, MIB)])
             return file_checksum(part) ^ start

@@ -118,8 +118,8 @@ def test_what_a_dead_agent_left_unfinished_is_fenced_by_elapsed_time(
     writer = next(slot for slot in (3, 4) if slot != leader(cluster).slot)
 
     async def seal() -> int:
-        await cluster.nodes[writer].writer.seal(content(512 * KIB))
-        return sum(len(node.shards) for node in cluster.nodes.values())
+        await cluster.nodes[writer].storage.writer.seal(content(512 * KIB))
+        return sum(len(node.storage.shards) for node in cluster.nodes.values())
 
     assert cluster.run(seal()) == M + K
     stamp(client, cluster, clocks, DAY_MS)

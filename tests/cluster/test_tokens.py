@@ -334,8 +334,8 @@ def test_revoked_and_expired_tokens_are_refused(cluster: LocalCluster, connect: 
     client = connect(cluster, token=cluster.token("/p/q1", name="lost"))
     client.write("/p/q1/f", b"1")
     for node in cluster.nodes.values():
-        node.doorkeeper.revoked = {"lost"}
-        on_loop(cluster, node.gateway.recheck)
+        node.doors.doorkeeper.revoked = {"lost"}
+        on_loop(cluster, node.doors.gateway.recheck)
     with pytest.raises(Unauthorized, match="'lost' was revoked"):
         client.read("/p/q1/f")
     expired = cluster.keyring.client("old", paths=["/p"], expires_s=1).token
@@ -402,7 +402,7 @@ def test_three_thousand_strangers_beside_a_workload_fail_none_of_it(
 
     worker = threading.Thread(target=work)
     worker.start()
-    gateway = cluster.nodes[0].gateway
+    gateway = cluster.nodes[0].doors.gateway
     with ExitStack() as stack:
         stack.callback(worker.join)
         stack.callback(done.set)

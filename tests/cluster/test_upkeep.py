@@ -26,7 +26,7 @@ def test_agents_look_faster_when_one_fails_and_when_damage_is_found(
     assert upkeep.scrub_bytes_per_s == STRIPED.scrub_bytes_per_s * upkeep.pace
     cluster.revive(4)
 
-    on_loop(cluster, lambda: cluster.nodes[3].shards.flip_bytes(4, random_seed=1))
+    on_loop(cluster, lambda: cluster.nodes[3].storage.shards.flip_bytes(4, random_seed=1))
     assert client.read("/a") == content(MIB)
     eventually(lambda: "damaged" in client.status().upkeep.pace_why, 60.0)
     eventually(lambda: paces(cluster) == {FASTEST})

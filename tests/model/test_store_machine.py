@@ -358,7 +358,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(slot=st.integers(0, 5))
     def sweep(self, slot: int) -> None:
         if slot in self.cluster.nodes:
-            self.cluster.run(self.cluster.nodes[slot].sweeper.review())
+            self.cluster.run(self.cluster.nodes[slot].storage.sweeper.review())
 
     # The end.
 

@@ -127,7 +127,7 @@ def test_what_a_job_that_failed_has_uploaded_is_forgotten(
         nonlocal most_bytes
         begun.set()
         while not done.is_set():
-            used = sum(node.shards.bytes_used for node in cluster.nodes.values())
+            used = sum(node.storage.shards.bytes_used for node in cluster.nodes.values())
             most_bytes = max(most_bytes, used)
             await asyncio.sleep(0.01)
 

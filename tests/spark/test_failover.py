@@ -125,7 +125,7 @@ def uploader(cluster: LocalCluster) -> int:
     found: list[int] = []
 
     def find() -> bool:
-        found[:] = [slot for slot, node in cluster.nodes.items() if node.uploads._uploads]
+        found[:] = [slot for slot, node in cluster.nodes.items() if node.storage.uploads._uploads]
         return bool(found)
 
     eventually(find)
