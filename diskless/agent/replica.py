@@ -7,9 +7,7 @@ finds the leader. What a leader does besides serving commands and queries is in 
 is created when this voter starts to lead a view, and ended with the view.
 """
 
-import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Collection
 from typing import Any
@@ -17,9 +15,13 @@ from typing import Any
 import msgspec
 
 from diskless.agent.audit import AuditFile
+from diskless.agent.lookback import LookBack, page_of
 from diskless.agent.ports import Leadership, VoterPeers
 from diskless.agent.roster import Roster
 from diskless.agent.ticking import Steps
+from diskless.agent.voting import VoterWeight, make_voter, namespace_of
+from diskless.agent.waiting import Waiting
+from diskless.agent.whereabouts import Break, Breaks, Whereabouts
 from diskless.config import ClusterSettings
 from diskless.errors import (
     BadRequest,
@@ -33,7 +35,6 @@ from diskless.model import slot_name
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace import replication as vr
-from diskless.namespace import weights
 from diskless.namespace.events import EventLog
 from diskless.namespace.journal import Journal
 from diskless.namespace.lookback import Events, EventsFound, Look
@@ -47,23 +48,9 @@ log = logging.getLogger(__name__)
 TICKS_PER_HEARTBEAT = 2
 COMMAND_BYTES_MAX = 12 << 20
 """It must fit in one message between voters."""
-REFUSED_WITHIN_S = 0.5
-"""Two broken streams to a voter within this time mean that it is gone."""
-SUSPECT_PAUSE_S = 0.05
-"""Between two hints to the protocol that the same voter is gone."""
 ASK_AGAIN_S = 0.002
 """After this a leader without a lease asks for one, if it may: messages of the millisecond in which
 it found its clocks inconsistent do not count."""
-
-READERS_MAX = 2
-"""Threads that look through audit files at once."""
-LOOK_BACK_S = 10.0
-"""How long that may take: nobody waits longer, and whoever asks holds a place at this agent."""
-
-LOG_SHARE = 1 / 8
-PENDING_SHARE = 1 / 16
-"""The shares of an agent's memory that the log may take for a silent voter, and that commands may
-take that wait for a round. The protocol's own limits apply if they are lower."""
 
 _WITH_MEMORY = (vr.Status.NORMAL, vr.Status.VIEW_CHANGE)
 
@@ -104,25 +91,15 @@ class Replica:
         self._peers = peers
         self._wall_ms = wall_ms
         self._clock_ms = clock_ms
-        self._audit = audit
         self._noted = noted
-        self._readers = asyncio.Semaphore(READERS_MAX)
+        self._past = LookBack(audit, slot=slot)
         self._voter: vr.VoterMachine | None = None
         if slot < self.voters:
-            self._voter = vr.VoterMachine(
-                slot=slot,
-                voters=self.voters,
-                machine=lambda: vr.NamespaceMachine(audit, parity_shards=settings.parity_shards),
-                random=random.Random(),
-                timing=_timing(settings.tuning.failure_timeout_s),
-                limits=_limits(settings.memory_bytes),
-            )
-        self._requests: dict[int, asyncio.Future[tuple[c.Result, ...]]] = {}
-        self._last_request = 0
-        self._broke_s: dict[int, float] = {}
-        self._suspected_s: dict[int, float] = {}
-        self._met: dict[int, messages.Life | None] = {}  # the source of the known address
-        self._vector: tuple[messages.Life, ...] = ()
+            self._voter = make_voter(slot, settings, audit)
+        self.weight = VoterWeight(self._voter, audit)
+        self._waiting = Waiting()
+        self._breaks = Breaks()
+        self._whereabouts = Whereabouts(roster)
         self._lead = lead
         self.leading: Leadership | None = None
         """This agent's work as leader, while it leads."""
@@ -160,8 +137,7 @@ class Replica:
     @property
     def state(self) -> NamespaceState:
         """The replica's state. It is a new object after a restore from a snapshot."""
-        machine: Any = self._voter.machine if self._voter is not None else _NOT_HERE
-        return machine.state  # type: ignore[no-any-return]
+        return self._machine.state
 
     @property
     def events(self) -> EventLog:
@@ -170,11 +146,7 @@ class Replica:
 
     @property
     def _machine(self) -> vr.NamespaceMachine:
-        if self._voter is None:
-            return _NOT_HERE
-        machine = self._voter.machine
-        assert isinstance(machine, vr.NamespaceMachine)
-        return machine
+        return namespace_of(self._voter) if self._voter is not None else _NOT_HERE
 
     @property
     def journal(self) -> Journal:
@@ -188,34 +160,6 @@ class Replica:
     def elapsed_ms(self) -> int:
         """The log's elapsed time by now: what waits are measured by, on the leader."""
         return self._voter.elapsed_ms(self._clock_ms()) if self._voter is not None else 0
-
-    def weigh(self) -> dict[str, int]:
-        """What this voter's part of the namespace takes in memory, by kind."""
-        if self._voter is None:
-            return {}
-        found = weights.by_kind(self.state)
-        found["log"] = self._voter.bytes_held()
-        found["events"] = self._events_bytes()
-        found["journal"] = self.journal.bytes_used
-        staged = self._voter.staged()
-        if isinstance(staged, vr.NamespaceMachine):
-            found["log"] += staged.state.bytes_used
-        return found
-
-    def weights(self) -> tuple[int, int]:
-        """What `weigh` returns, in two numbers: what lasts, and what is released by itself."""
-        if self._voter is None:
-            return 0, 0
-        machine: Any = self._voter.machine
-        passing = self._voter.bytes_held() + self._events_bytes() + machine.journal.bytes_used
-        staged = self._voter.staged()
-        if isinstance(staged, vr.NamespaceMachine):
-            passing += staged.state.bytes_used
-        return machine.state.bytes_used, passing
-
-    def _events_bytes(self) -> int:
-        waiting = self._audit.bytes_used if self._audit is not None else 0
-        return self.events.bytes_used + waiting
 
     def status(self) -> vr.ReplicaStatus | None:
         return self._voter.report(self._clock_ms()) if self._voter is not None else None
@@ -285,8 +229,7 @@ class Replica:
         """Stops taking part, as if the process had ended. Waiting requests fail."""
         self._closed = True
         self._change_role(leads=False)
-        for request in list(self._requests):
-            self._settle(request, Unavailable(f"{slot_name(self.slot)} ended meanwhile"))
+        self._waiting.refuse_all(Unavailable(f"{slot_name(self.slot)} ended meanwhile"))
 
     def hand_over(self, *, unfit: Collection[int]) -> None:
         """Hands leadership to a voter that is not in `unfit`, if there is one."""
@@ -316,41 +259,28 @@ class Replica:
         if self._roster.addresses_by_slot.get(sender) != address:
             if self._voter.is_over(sender, decoded):
                 self._peers.post(sender, address, messages.encode(self._voter.obituary()))
-            else:  # its own word counts more than any other source
-                self._roster.meet({sender: address})
-                self._met[sender] = self._voter.life_of(sender, decoded)
-        if self._voter.vector is not self._vector:
-            self._vector = self._voter.vector
-            self._forget_the_dead()
+            else:
+                life = self._voter.life_of(sender, decoded)
+                self._whereabouts.meet(sender, address, life)
+        self._whereabouts.forget_the_dead(self._voter.vector)
         self._do(effects)
         if type(decoded) not in _OF_ROUNDS:
             self._tick_now()
         elif self._rests:
             self._rest_no_longer(self._voter, now_ms, self._tick_s)
 
-    def _forget_the_dead(self) -> None:
-        """Forgets the addresses of voters that were restarted: a life that was cut off may have
-        sent messages here before this voter knew of its successor."""
-        for slot, life in list(self._met.items()):
-            if life is not None and life < self._vector[slot]:
-                del self._met[slot]
-                self._roster.unmeet(slot)
-
     def stream_broke(self, slot: int, address: str) -> None:
         """A stream to a voter ended. If the next one ends at once, the voter is gone."""
         if self._voter is None or self._roster.address_of(slot) != address:
             return
-        now_s = time.monotonic()
-        again = now_s - self._broke_s.get(slot, -REFUSED_WITHIN_S) < REFUSED_WITHIN_S
-        self._broke_s[slot] = now_s
-        if again:
-            if now_s - self._suspected_s.get(slot, -SUSPECT_PAUSE_S) < SUSPECT_PAUSE_S:
-                return  # messages about it would break another stream to it
-            self._suspected_s[slot] = now_s
-            self._do(self._voter.suspect(slot, self._clock_ms()))
-            self._tick_now()
-        else:
-            self._peers.post(slot, address, b"")  # opens a stream, or is refused
+        match self._breaks.note(slot, time.monotonic()):
+            case Break.UNCLEAR:
+                self._peers.post(slot, address, b"")  # opens a stream, or is refused
+            case Break.GONE:
+                self._do(self._voter.suspect(slot, self._clock_ms()))
+                self._tick_now()
+            case Break.SAID:
+                pass  # messages about it would break another stream to it
 
     # -- commands and queries ---------------------------------------------------------
 
@@ -370,19 +300,16 @@ class Replica:
             await pause
             if self._closed:
                 raise self._not_leader()
-        self._last_request += 1
-        request = self._last_request
-        future: asyncio.Future[tuple[c.Result, ...]] = asyncio.get_running_loop().create_future()
-        self._requests[request] = future
+        request, outcome = self._waiting.begin()
         try:
             started_s = time.monotonic()
             now_ms = self._clock_ms()
             self._do(self._voter.submit(request, encoded, now_ms, wall_ms=self._wall_ms()))
             if self._rests:
                 self._rest_no_longer(self._voter, now_ms, self._tick_s)
-            results = await future
+            results = await outcome
         finally:
-            self._requests.pop(request, None)
+            self._waiting.forget(request)
         if self.leading and isinstance(command, c.Commit | c.Mkdirs | c.Rename | c.Delete):
             self.leading.command_took(time.monotonic() - started_s)
         return await self._hold(command, results)
@@ -433,23 +360,7 @@ class Replica:
         if look.begin.slot != self.slot:
             look.take(self.events.newest_first())
         self.answer(_LEADS)  # after reading: raises if another voter may lead by now
-        if look.ended or self._audit is None:
-            return look.result(place=look.place() if look.ended else None)
-        try:
-            async with asyncio.timeout(LOOK_BACK_S):
-                return await self._read_back(self._audit, look)
-        except TimeoutError:
-            raise Unavailable(
-                f"the audit file of {slot_name(self.slot)} cannot be read within {LOOK_BACK_S:g} s"
-            ) from None
-
-    async def _read_back(self, audit: AuditFile, look: Look) -> EventsFound:
-        """Whoever gives up leaves its place to the next one only when its thread has ended: the
-        disk may hang, and the threads are those of all."""
-        await self._readers.acquire()
-        reading = asyncio.ensure_future(asyncio.to_thread(audit.look_back, look))
-        reading.add_done_callback(lambda _: self._readers.release())
-        return await asyncio.shield(reading)
+        return await self._past.complete(look)
 
     def answer(self, query: q.Query) -> Any:
         """Answers from the current state. Raises NotLeader, NoQuorum, and what the query
@@ -484,7 +395,7 @@ class Replica:
         if isinstance(query, Events):
             look = Look(query)
             look.take(self.events.newest_first())
-            return look.result(place=look.place() if look.ended else None)
+            return page_of(look)
         return q.answer(self.state, query)
 
     def _read_allowed(self, voter: vr.VoterMachine) -> bool:
@@ -528,9 +439,9 @@ class Replica:
             match effect:
                 case vr.Reply(request, results, op, voters):
                     log.debug("acknowledged op=%d view=%d voters=%s", op, self.view, voters)
-                    self._settle(request, results)
+                    self._waiting.settle(request, results)
                 case vr.Rejected(request, reason, _):
-                    self._settle(request, self._rejection(reason))
+                    self._waiting.settle(request, self._rejection(reason))
                 case vr.RoleChanged(view, leads, leader):
                     log.info("role view=%d leader=%s leads=%s", view, leader, leads)
                     self._roster.leader = leader
@@ -565,15 +476,6 @@ class Replica:
         no_quorum = self._no_quorum() if reason is vr.RejectReason.NO_QUORUM else None
         return no_quorum or Unavailable(f"not committed: {reason.value}")
 
-    def _settle(self, request: Any, outcome: tuple[c.Result, ...] | DisklessError) -> None:
-        future = self._requests.get(request)
-        if future is None or future.done():
-            return
-        if isinstance(outcome, DisklessError):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
-
 
 _OF_ROUNDS = (messages.Prepare, messages.PrepareOk)
 """Messages that come with every command. All others make a voter check its timers."""
@@ -581,25 +483,6 @@ _LEADS = q.Locate(())
 """A cheap query that only a leader answers."""
 _NOT_HERE = vr.NamespaceMachine()
 """The namespace of an agent without a voter: empty."""
-
-
-def _timing(failure_timeout_s: float) -> vr.Timing:
-    """The protocol's times, in proportion to the failure timeout."""
-    timeout_ms = max(int(failure_timeout_s * 1000), 40)
-    return vr.Timing(
-        failure_timeout_ms=timeout_ms,
-        lease_ms=timeout_ms // 2,
-        heartbeat_ms=max(timeout_ms // 10, 10),
-        slow_ms=min(timeout_ms // 8, vr.Timing.slow_ms),
-    )
-
-
-def _limits(memory_bytes: int) -> vr.Limits:
-    usual = vr.Limits()
-    return vr.Limits(
-        log_bytes_max=min(int(LOG_SHARE * memory_bytes), usual.log_bytes_max),
-        pending_bytes_max=min(int(PENDING_SHARE * memory_bytes), usual.pending_bytes_max),
-    )
 
 
 def _refused(

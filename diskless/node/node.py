@@ -142,7 +142,7 @@ class Node:
     def _keep_bytes(self) -> None:
         """What stores bytes, reads them, and makes them again."""
         cluster, tuning = self.settings.cluster, self.settings.cluster.tuning
-        self.memory.meter(self.replica.weigh, self.replica.weights)
+        self.memory.meter(self.replica.weight.by_kind, self.replica.weight.totals)
         self.memory.meter(
             lambda: {"caches": paths.bytes_remembered() + self.revoked.bytes_used},
             lambda: (0, paths.bytes_remembered() + self.revoked.bytes_used),

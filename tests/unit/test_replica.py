@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from diskless.agent import replica
+from diskless.agent import lookback
 from diskless.agent.replica import Replica
 from diskless.agent.roster import Roster
 from diskless.config import ClusterSettings, Tuning
@@ -205,17 +205,17 @@ def test_an_audit_file_that_hangs_is_given_up_and_takes_few_threads(
     async def work(world: World) -> None:
         leader = world.voters[0]
         await until(lambda: leader.leads_majority)
-        leader._audit = SimpleNamespace(look_back=look_back)  # type: ignore[assignment]
+        leader._past._audit = SimpleNamespace(look_back=look_back)  # type: ignore[assignment]
         asked = [asyncio.create_task(leader.query(Events(0, 10))) for _ in range(20)]
         done, _ = await asyncio.wait(asked, timeout=DEADLINE_S)
         assert [type(task.exception()) for task in done] == 20 * [Unavailable]
-        assert len(hang) == replica.READERS_MAX
+        assert len(hang) == lookback.READERS_MAX
         over.set()
         found = asyncio.create_task(leader.query(Events(0, 10)))
         async with asyncio.timeout(DEADLINE_S):
             assert not (await found).events
 
-    monkeypatch.setattr(replica, "LOOK_BACK_S", 0.2)
+    monkeypatch.setattr(lookback, "LOOK_BACK_S", 0.2)
     try:
         with_world(work)
     finally:
