@@ -24,7 +24,7 @@ from diskless.client.descriptor import Descriptor
 from diskless.config import ClusterSettings
 from diskless.errors import BadRequest, DisklessError, Forbidden, Unavailable
 from diskless.model import check_slots, parse_slot
-from diskless.protocol.messages import Faults, Planted
+from diskless.protocol.operating import Faults, Planted
 
 HEAL_TIMEOUT_S = 10.0
 POLL_S = 0.2

@@ -6,7 +6,8 @@ from diskless.client import Client
 from diskless.client.descriptor import Descriptor
 from diskless.client.direct import DirectCalls
 from diskless.errors import BadRequest, DisklessError, Forbidden, Unavailable
-from diskless.protocol.messages import Faults, Kind, Peer, Planted
+from diskless.protocol.messages import Kind, Peer
+from diskless.protocol.operating import Faults, Planted
 
 
 class FaultPlanter:

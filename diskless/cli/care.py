@@ -2,7 +2,7 @@
 
 from diskless.config import format_bytes
 from diskless.model import ClusterStatus
-from diskless.protocol.messages import FileCare
+from diskless.protocol.tier import FileCare
 
 
 def quota_line(path: str, *, used: int, most: int) -> str:

@@ -17,7 +17,7 @@ from diskless.config import ClusterSettings, format_bytes
 from diskless.errors import DamagedTier
 
 if TYPE_CHECKING:
-    from diskless.protocol.messages import Flushed
+    from diskless.protocol.tier import Flushed
 
 POINTS_SHOWN = 10
 F = TypeVar("F", bound=Callable[..., Any])

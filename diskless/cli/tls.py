@@ -14,7 +14,7 @@ from diskless.model import slot_name
 
 if TYPE_CHECKING:
     from diskless.client.descriptor import Descriptor
-    from diskless.protocol.messages import Certificate
+    from diskless.protocol.operating import Certificate
 
 FINGERPRINT_CHARS = 16
 """As many of a fingerprint are shown to people."""
@@ -70,7 +70,8 @@ def _ask(
     """The descriptor, what each agent says, and why those do not that are silent."""
     from diskless.client import descriptor
     from diskless.client.direct import DirectCalls
-    from diskless.protocol.messages import Kind, Renew
+    from diskless.protocol.messages import Kind
+    from diskless.protocol.operating import Renew
 
     known = descriptor.resolve(context.cluster_name(), token=context.token())
     if renew:

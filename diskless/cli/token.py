@@ -15,7 +15,7 @@ from diskless.cli.verb import Context, verb
 from diskless.errors import BadRequest
 
 if TYPE_CHECKING:
-    from diskless.protocol.messages import TokenInfo
+    from diskless.protocol.tokens import TokenInfo
 
 EXPIRES = "30d"
 SUFFIX_BYTES = 3

@@ -37,7 +37,8 @@ from diskless.errors import (
     Unauthorized,
     Unavailable,
 )
-from diskless.protocol.messages import Empty, Kind, Mutation, OpenSession, Peer
+from diskless.protocol.messages import Empty, Kind, OpenSession, Peer
+from diskless.protocol.requests import Mutation
 
 HINDRANCES = (Unavailable, NotLeader)
 """With these a healthy agent says that it cannot reach one that could help: another may."""

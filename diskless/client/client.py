@@ -29,47 +29,40 @@ from diskless.errors import BadRequest, DisklessError, NoCluster, NotFound, Uplo
 from diskless.identity.claims import Claims, Role
 from diskless.model import ClusterStatus, Event
 from diskless.notes import NOTES_KEPT, NOTES_PER_MESSAGE, BatchNote, Noted
-from diskless.protocol.messages import (
-    BatchNotes,
+from diskless.protocol.checkpoints import BatchNotes, LeaseInfo, Leases, NoteBatches
+from diskless.protocol.history import (
     Change,
     Clone,
-    Delete,
     DeleteSnapshots,
     Diff,
-    Drain,
-    Empty,
-    EventPage,
-    Events,
-    IssueToken,
-    Kind,
-    LeaseInfo,
-    Leases,
-    List,
-    Listing,
-    Mkdirs,
-    NewFile,
-    NoteBatches,
-    Peer,
     Prune,
-    Put,
-    Rename,
     RenameSnapshot,
     Replace,
-    Revoked,
-    RevokeToken,
     Rollback,
     Snapshot,
     SnapshotInfo,
     Snapshots,
+    Swap,
+    Usage,
+)
+from diskless.protocol.messages import (
+    Delete,
+    Empty,
+    Kind,
+    List,
+    Listing,
+    Mkdirs,
+    NewFile,
+    Peer,
+    Put,
+    Rename,
     Stat,
     Status,
     Summary,
     Summed,
-    Swap,
-    TokenInfo,
-    Tokens,
-    Usage,
 )
+from diskless.protocol.operating import Drain, EventPage, Events
+from diskless.protocol.tokens import IssueToken, Revoked, RevokeToken, TokenInfo, Tokens
 
 TIMEOUT_S = 30.0
 SMALL_BYTES_MAX = 64 * KIB

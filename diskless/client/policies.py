@@ -3,8 +3,8 @@
 from typing import cast
 
 from diskless.client.caller import Caller
-from diskless.protocol.messages import (
-    Kind,
+from diskless.protocol.messages import Kind
+from diskless.protocol.tier import (
     Policies,
     Policy,
     PolicyChanged,

@@ -7,15 +7,8 @@ from typing import cast
 from diskless.client.caller import Caller
 from diskless.errors import DeadlineExceeded, TierBehind
 from diskless.model import DrillStatus, TierOptions
-from diskless.protocol.messages import (
-    AttachTier,
-    Detached,
-    DetachTier,
-    Drilled,
-    Flush,
-    Flushed,
-    Kind,
-)
+from diskless.protocol.messages import Kind
+from diskless.protocol.tier import AttachTier, Detached, DetachTier, Drilled, Flush, Flushed
 
 PATIENCE_S = 120.0
 """How long a tier may not move at all before a wait for it is given up."""

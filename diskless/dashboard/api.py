@@ -19,6 +19,7 @@ from diskless.identity.handshake import Principal
 from diskless.model import slot_name
 from diskless.namespace import queries as q
 from diskless.namespace.tier import is_cold
+from diskless.protocol import history, operating, tier
 from diskless.protocol import messages as m
 from diskless.protocol.messages import Kind
 
@@ -70,10 +71,10 @@ class Api:
         found: dict[str, Any] = {"status": status}
         if not visitor.rights.covers(path):
             return _json(found)  # it only leads to what the token is for
-        found["policy"] = await self._ask(visitor, Kind.POLICY, m.Policy(path))
+        found["policy"] = await self._ask(visitor, Kind.POLICY, tier.Policy(path))
         if status.directory:
             found["summary"] = await self._ask(visitor, Kind.SUMMARY, m.Summary(path))
-            snapshots = m.Snapshots(path, 0, ENTRIES_MAX)
+            snapshots = history.Snapshots(path, 0, ENTRIES_MAX)
             found["snapshots"] = await self._ask(visitor, Kind.SNAPSHOTS, snapshots)
         else:
             visitor.rights.check(Kind.OPEN, m.Open(path))
@@ -81,7 +82,7 @@ class Api:
         return _json(found)
 
     async def _events(self, request: web.BaseRequest, principal: Principal) -> web.StreamResponse:
-        wanted = m.Events(
+        wanted = operating.Events(
             after=_number(request, "after"),
             limit=ENTRIES_MAX,
             who=request.query.get("who", ""),

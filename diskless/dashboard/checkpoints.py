@@ -24,6 +24,7 @@ from diskless.namespace import queries as q
 from diskless.namespace.leases import LeaseStatus
 from diskless.namespace.views import PathStatus
 from diskless.notes import BatchNote, Noted
+from diskless.protocol import checkpoints, history
 from diskless.protocol import messages as m
 from diskless.protocol.messages import Kind
 
@@ -94,7 +95,9 @@ class Checkpoints:
 
     async def _one(self, visitor: Visitor, path: str) -> dict[str, Any]:
         shown = await self._batches(visitor, path, Names(), notes=2 * BATCHES_TOLD)
-        snapshots = await self._ask(visitor, Kind.SNAPSHOTS, m.Snapshots(path, 0, ENTRIES_MAX))
+        snapshots = await self._ask(
+            visitor, Kind.SNAPSHOTS, history.Snapshots(path, 0, ENTRIES_MAX)
+        )
         return {
             "path": path,
             "batches": shown.batches,
@@ -145,7 +148,9 @@ class Checkpoints:
         done = await newest_batches(self._namespace, f"{base}/{COMMITS}", left)
         if planned is None or done is None:
             return Shown(None, [], None, complete=False)
-        noted: Noted = await self._ask(visitor, Kind.BATCH_NOTES, m.BatchNotes(path, notes))
+        noted: Noted = await self._ask(
+            visitor, Kind.BATCH_NOTES, checkpoints.BatchNotes(path, notes)
+        )
         told = {note.batch: note for note in noted.notes}
         safe = await self._in_tier(path, [done[number] for number in planned if number in done])
         found = [

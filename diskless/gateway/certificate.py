@@ -3,7 +3,7 @@
 from diskless.errors import BadRequest
 from diskless.gateway.server import Answer
 from diskless.identity.certificates import Certificates, fingerprint, validity
-from diskless.protocol.messages import Certificate, Renew
+from diskless.protocol.operating import Certificate, Renew
 
 
 class CertificateHandlers:

@@ -30,6 +30,7 @@ from diskless.gateway.lobby import DOOR
 from diskless.gateway.visitor import Visitor
 from diskless.identity.handshake import Pending, Proof
 from diskless.notes import MESSAGE_BYTES_MAX as NOTES_BYTES_MAX
+from diskless.protocol.checkpoints import BatchNotes
 from diskless.protocol.frames import (
     HELLO_BYTES_MAX,
     META_BYTES_MAX,
@@ -42,11 +43,8 @@ from diskless.protocol.frames import (
     pack_head,
 )
 from diskless.protocol.messages import (
-    DECODERS,
-    BatchNotes,
     Challenged,
     Empty,
-    Events,
     Hello,
     Kind,
     List,
@@ -57,6 +55,8 @@ from diskless.protocol.messages import (
     Refusal,
     encode,
 )
+from diskless.protocol.operating import Events
+from diskless.protocol.requests import DECODERS
 
 if TYPE_CHECKING:
     from diskless.gateway.server import Gateway

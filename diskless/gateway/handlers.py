@@ -59,6 +59,7 @@ from diskless.namespace.lookback import Events
 from diskless.namespace.tier import is_cold
 from diskless.namespace.views import PathStatus
 from diskless.protocol import messages as m
+from diskless.protocol import operating, requests
 from diskless.protocol.frames import PAYLOAD_BYTES_MAX
 from diskless.protocol.messages import Kind
 
@@ -67,7 +68,7 @@ log = logging.getLogger(__name__)
 Payload = bytes | bytearray | memoryview
 
 _MUTATIONS = frozenset(
-    kind for kind, request in m.REQUESTS.items() if issubclass(request, m.Mutation)
+    kind for kind, request in requests.REQUESTS.items() if issubclass(request, requests.Mutation)
 )
 _UNCOUNTED = frozenset(
     (Kind.STATUS, Kind.EVENTS, Kind.FAULTS, Kind.FLUSH, Kind.NOTE_BATCHES, Kind.BATCH_NOTES)
@@ -178,7 +179,7 @@ class ClientHandlers:
             raise Unavailable(f"{slot_name(self._roster.slot)} has not joined the cluster yet")
         self.requests += kind not in _UNCOUNTED
         if kind in _MUTATIONS:
-            self._recognize(visitor, cast(m.Mutation, meta))
+            self._recognize(visitor, cast(requests.Mutation, meta))
         handler = self._handlers.get(kind)
         if handler is not None:
             return handler(meta, payload)
@@ -188,7 +189,7 @@ class ClientHandlers:
             self._uploads.attach(meta.upload, visitor.number)
         return answer
 
-    def _recognize(self, visitor: Visitor, meta: m.Mutation) -> None:
+    def _recognize(self, visitor: Visitor, meta: requests.Mutation) -> None:
         """Makes of the number that a client has for its session the namespace's own. Whoever
         used another's could have its own answers taken for the other's. Raises Forbidden."""
         if meta.session != visitor.session:
@@ -413,7 +414,7 @@ class ClientHandlers:
     def _status(self, meta: m.Empty, _: Payload) -> Answer | Awaitable[Answer]:
         return self._ask(q.Report(), lambda report: report)
 
-    async def _events(self, visitor: Visitor, meta: m.Events, _: Payload) -> Answer:
+    async def _events(self, visitor: Visitor, meta: operating.Events, _: Payload) -> Answer:
         query = Events(
             meta.after,
             meta.limit,
@@ -427,13 +428,13 @@ class ClientHandlers:
         found = await self._namespace.query(query)
         # Who sees only a part would take what it does not see for what did not happen.
         oldest_ms = 0 if query.within else found.oldest_ms
-        return m.EventPage(found.events, found.before, oldest_ms), ()
+        return operating.EventPage(found.events, found.before, oldest_ms), ()
 
-    async def _drain(self, visitor: Visitor, meta: m.Drain, _: Payload) -> Answer:
+    async def _drain(self, visitor: Visitor, meta: operating.Drain, _: Payload) -> Answer:
         if not meta.undo:
             self._check_drain(meta.slot)
         done = await self._namespace.run(c.Drain(meta.slot, not meta.undo, visitor.principal.name))
-        return m.Drained(done.changed), ()
+        return operating.Drained(done.changed), ()
 
     def _check_drain(self, slot: int) -> None:
         """Raises TooFewAgents if writes would have to be refused without that agent."""
@@ -470,7 +471,7 @@ class ClientHandlers:
 
     # -- chaos ------------------------------------------------------------------
 
-    def _plant(self, meta: m.Faults, _: Payload) -> Answer:
+    def _plant(self, meta: operating.Faults, _: Payload) -> Answer:
         """Faults concern this agent alone, so nobody passes them on. Where none may be planted
         there is none to heal, and nothing to hide."""
         plants = meta.cut or meta.delays_ms or meta.ballast_bytes or meta.corrupt > 0
@@ -489,9 +490,9 @@ class ClientHandlers:
             faults.ballast_bytes = max(meta.ballast_bytes, 0)
         if meta.corrupt > 0:
             flipped = self._shards.flip_bytes(meta.corrupt, random_seed=meta.seed)
-        if meta != m.Faults():
+        if meta != operating.Faults():
             log.warning("faults planted slot=%s %s", slot_name(self._roster.slot), meta)
-        return m.Planted(
+        return operating.Planted(
             cut=sorted(faults.cut),
             delays_ms={slot: round(1000 * s) for slot, s in faults.delays_s.items()},
             ballast_bytes=faults.ballast_bytes,

@@ -14,6 +14,7 @@ from diskless.namespace import queries as q
 from diskless.namespace.compare import Change, DiffPage
 from diskless.namespace.usage import UsagePage
 from diskless.namespace.views import SnapshotStatus
+from diskless.protocol import checkpoints, history
 from diskless.protocol import messages as m
 from diskless.protocol.messages import Kind
 
@@ -42,19 +43,19 @@ class HistoryHandlers:
             Kind.ROLLBACK: self._rollback,
         }
 
-    async def _snapshot(self, meta: m.Snapshot, _: Payload) -> Answer:
+    async def _snapshot(self, meta: history.Snapshot, _: Payload) -> Answer:
         done = await self._namespace.run(
             c.CreateSnapshot(meta.session, meta.sequence, tuple(meta.paths), meta.name, meta.cut)
         )
-        return m.Snapshotted(meta.name or await self._name_of(done.number)), ()
+        return history.Snapshotted(meta.name or await self._name_of(done.number)), ()
 
-    async def _rollback(self, visitor: Visitor, meta: m.Rollback, _: Payload) -> Answer:
+    async def _rollback(self, visitor: Visitor, meta: history.Rollback, _: Payload) -> Answer:
         if meta.cut and visitor.rights.bound:
             await self._check_cut(visitor, meta.name)
         done = await self._namespace.run(
             c.Rollback(meta.session, meta.sequence, meta.path, meta.name, meta.cut, meta.guarded)
         )
-        return m.RolledBack(await self._name_of(done.number) if done.number else ""), ()
+        return history.RolledBack(await self._name_of(done.number) if done.number else ""), ()
 
     async def _check_cut(self, visitor: Visitor, name: str) -> None:
         """Raises Forbidden if a cut has a directory that the token does not cover."""
@@ -79,63 +80,63 @@ class HistoryHandlers:
         except NotFound:
             return ""
 
-    async def _rename_snapshot(self, meta: m.RenameSnapshot, _: Payload) -> Answer:
+    async def _rename_snapshot(self, meta: history.RenameSnapshot, _: Payload) -> Answer:
         await self._namespace.run(
             c.RenameSnapshot(meta.session, meta.sequence, meta.path, meta.old, meta.new)
         )
         return m.Empty(), ()
 
-    async def _delete_snapshots(self, meta: m.DeleteSnapshots, _: Payload) -> Answer:
+    async def _delete_snapshots(self, meta: history.DeleteSnapshots, _: Payload) -> Answer:
         await self._namespace.run(
             c.DeleteSnapshots(meta.session, meta.sequence, meta.path, tuple(meta.names))
         )
         return m.Empty(), ()
 
-    async def _clone(self, meta: m.Clone, _: Payload) -> Answer:
+    async def _clone(self, meta: history.Clone, _: Payload) -> Answer:
         await self._namespace.run(c.Clone(meta.session, meta.sequence, meta.source, meta.target))
         return m.Empty(), ()
 
-    async def _prune(self, meta: m.Prune, _: Payload) -> Answer:
+    async def _prune(self, meta: history.Prune, _: Payload) -> Answer:
         done = await self._namespace.run(
             c.Prune(meta.session, meta.sequence, meta.path, tuple(meta.names))
         )
-        return m.Pruned(done.number), ()
+        return history.Pruned(done.number), ()
 
-    async def _replace(self, meta: m.Replace, _: Payload) -> Answer:
+    async def _replace(self, meta: history.Replace, _: Payload) -> Answer:
         swaps = tuple(c.Swap(swap.path, swap.source, swap.since) for swap in meta.swaps)
         await self._namespace.run(c.Replace(meta.session, meta.sequence, swaps, force=meta.force))
         return m.Empty(), ()
 
-    async def _leases(self, meta: m.Leases, _: Payload) -> Answer:
+    async def _leases(self, meta: checkpoints.Leases, _: Payload) -> Answer:
         # The log's time stands still while nothing is done: a command that does nothing moves it.
         await self._namespace.run(c.Sweep(0))
         found = await self._namespace.query(q.LeasesOf(meta.path))
-        infos = [m.LeaseInfo(*msgspec.structs.astuple(one)) for one in found]
-        return m.LeaseList(infos), ()
+        infos = [checkpoints.LeaseInfo(*msgspec.structs.astuple(one)) for one in found]
+        return checkpoints.LeaseList(infos), ()
 
-    async def _keep_leases(self, meta: m.KeepLeases, _: Payload) -> Answer:
+    async def _keep_leases(self, meta: checkpoints.KeepLeases, _: Payload) -> Answer:
         done = await self._namespace.run(
             c.KeepLeases(meta.session, meta.sequence, tuple(meta.roots), tuple(meta.over))
         )
-        return m.LeasesKept(done.number), ()
+        return checkpoints.LeasesKept(done.number), ()
 
     def _snapshots(
-        self, visitor: Visitor, meta: m.Snapshots, _: Payload
+        self, visitor: Visitor, meta: history.Snapshots, _: Payload
     ) -> Answer | Awaitable[Answer]:
         if visitor.rights.bound and not meta.path:
             return self._covered_snapshots(visitor, meta)
 
         def reply(page: q.SnapshotsListed) -> Answer:
-            return m.SnapshotList([_info(one) for one in page.entries], page.more), ()
+            return history.SnapshotList([_info(one) for one in page.entries], page.more), ()
 
         return self._namespace.ask(q.Snapshots(meta.path, meta.after, meta.limit), reply)
 
-    async def _covered_snapshots(self, visitor: Visitor, meta: m.Snapshots) -> Answer:
+    async def _covered_snapshots(self, visitor: Visitor, meta: history.Snapshots) -> Answer:
         """A page of all that the token covers. Pages that have none of those are passed over:
         an empty one is the end for a client. They are large, whatever the client asks for:
         there may be thousands of others' snapshots."""
         after, more = meta.after, True
-        shown: list[m.SnapshotInfo] = []
+        shown: list[history.SnapshotInfo] = []
         while more and not shown:
             page: q.SnapshotsListed = await self._namespace.query(
                 q.Snapshots("", after, q.PAGE_ENTRIES_MAX)
@@ -144,23 +145,23 @@ class HistoryHandlers:
             more = page.more and bool(page.entries)
             after = page.entries[-1].number if page.entries else after
         limit = max(meta.limit, 1)
-        return m.SnapshotList(shown[:limit], more or len(shown) > limit), ()
+        return history.SnapshotList(shown[:limit], more or len(shown) > limit), ()
 
-    def _diff(self, meta: m.Diff, _: Payload) -> Answer | Awaitable[Answer]:
+    def _diff(self, meta: history.Diff, _: Payload) -> Answer | Awaitable[Answer]:
         def reply(page: DiffPage) -> Answer:
-            return m.Changes([_change(one) for one in page.changes], page.cursor), ()
+            return history.Changes([_change(one) for one in page.changes], page.cursor), ()
 
         return self._namespace.ask(q.Diff(meta.path, meta.a, meta.b, meta.after, meta.limit), reply)
 
-    def _usage(self, meta: m.Usage, _: Payload) -> Answer | Awaitable[Answer]:
+    def _usage(self, meta: history.Usage, _: Payload) -> Answer | Awaitable[Answer]:
         def reply(page: UsagePage) -> Answer:
-            return m.Used(page.own_bytes, page.cursor), ()
+            return history.Used(page.own_bytes, page.cursor), ()
 
         return self._namespace.ask(q.Usage(meta.path, meta.after, q.WALK_STEPS_MAX), reply)
 
 
-def _info(found: SnapshotStatus) -> m.SnapshotInfo:
-    return m.SnapshotInfo(
+def _info(found: SnapshotStatus) -> history.SnapshotInfo:
+    return history.SnapshotInfo(
         path=found.path,
         name=found.name,
         time_ms=found.time_ms,
@@ -173,7 +174,7 @@ def _info(found: SnapshotStatus) -> m.SnapshotInfo:
     )
 
 
-def _change(found: Change) -> m.Change:
-    return m.Change(
+def _change(found: Change) -> history.Change:
+    return history.Change(
         found.kind, found.path, found.is_directory, found.bytes_before, found.bytes_after
     )

@@ -6,6 +6,7 @@ from typing import Any
 from diskless.agent.notebook import Notebook
 from diskless.gateway.server import Answer
 from diskless.notes import NOTES_KEPT
+from diskless.protocol import checkpoints
 from diskless.protocol import messages as m
 from diskless.protocol.messages import Kind
 
@@ -22,9 +23,9 @@ class NoteHandlers:
             Kind.BATCH_NOTES: self._notes,
         }
 
-    async def _tell(self, meta: m.NoteBatches, _: Payload) -> Answer:
+    async def _tell(self, meta: checkpoints.NoteBatches, _: Payload) -> Answer:
         await self._notebook.tell(meta.path, meta.query, meta.notes)
         return m.Empty(), ()
 
-    async def _notes(self, meta: m.BatchNotes, _: Payload) -> Answer:
+    async def _notes(self, meta: checkpoints.BatchNotes, _: Payload) -> Answer:
         return await self._notebook.noted(meta.path, min(meta.limit, NOTES_KEPT)), ()

@@ -13,6 +13,7 @@ from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.views import TierStatus
 from diskless.protocol import messages as m
+from diskless.protocol import tier
 from diskless.protocol.messages import Kind
 
 Payload = bytes | bytearray | memoryview
@@ -41,32 +42,32 @@ class TierHandlers:
 
     # -- policies ---------------------------------------------------------------
 
-    async def _set_policy(self, visitor: Visitor, meta: m.SetPolicy, _: Payload) -> Answer:
+    async def _set_policy(self, visitor: Visitor, meta: tier.SetPolicy, _: Payload) -> Answer:
         who = visitor.principal.name
         done = await self._namespace.run(c.SetPolicy(meta.path, meta.key, meta.value, who))
-        return m.PolicyChanged(done.changed), ()
+        return tier.PolicyChanged(done.changed), ()
 
-    async def _remove_policy(self, visitor: Visitor, meta: m.RemovePolicy, _: Payload) -> Answer:
+    async def _remove_policy(self, visitor: Visitor, meta: tier.RemovePolicy, _: Payload) -> Answer:
         who = visitor.principal.name
         done = await self._namespace.run(c.RemovePolicy(meta.path, meta.key, who))
-        return m.PolicyChanged(done.changed), ()
+        return tier.PolicyChanged(done.changed), ()
 
-    def _policy(self, meta: m.Policy, _: Payload) -> Answer | Awaitable[Answer]:
+    def _policy(self, meta: tier.Policy, _: Payload) -> Answer | Awaitable[Answer]:
         def reply(shown: q.PolicyShown) -> Answer:
             care = shown.file
-            return m.Policies(
-                [m.PolicyEntry(*entry) for entry in shown.entries],
-                [m.QuotaEntry(*quota) for quota in shown.quotas],
+            return tier.Policies(
+                [tier.PolicyEntry(*entry) for entry in shown.entries],
+                [tier.QuotaEntry(*quota) for quota in shown.quotas],
                 None
                 if care is None
-                else m.FileCare(care.priority, care.parity_asked, care.parity, care.margin),
+                else tier.FileCare(care.priority, care.parity_asked, care.parity, care.margin),
             ), ()
 
         return self._namespace.ask(q.Policy(meta.path), reply)
 
     # -- the tier ---------------------------------------------------------------
 
-    async def _flush(self, visitor: Visitor, meta: m.Flush, _: Payload) -> Answer:
+    async def _flush(self, visitor: Visitor, meta: tier.Flush, _: Payload) -> Answer:
         """Raises BadRequest without a tier."""
         if meta.closing is not None:
             await self._namespace.run(c.Close(meta.closing, visitor.principal.name))
@@ -80,7 +81,7 @@ class TierHandlers:
             if found.horizon_change >= change or time.monotonic() > end_s:
                 break
             await asyncio.sleep(LOOK_S)
-        return m.Flushed(
+        return tier.Flushed(
             change=change,
             horizon=found.horizon_change,
             newest=found.change,
@@ -92,17 +93,17 @@ class TierHandlers:
             closed=found.closed,
         ), ()
 
-    async def _attach(self, visitor: Visitor, meta: m.AttachTier, _: Payload) -> Answer:
+    async def _attach(self, visitor: Visitor, meta: tier.AttachTier, _: Payload) -> Answer:
         who = visitor.principal.name
         await self._namespace.run(
             c.AttachTier(meta.uri, meta.epoch, meta.number, who, meta.options)
         )
         return m.Empty(), ()
 
-    async def _detach(self, visitor: Visitor, meta: m.DetachTier, _: Payload) -> Answer:
+    async def _detach(self, visitor: Visitor, meta: tier.DetachTier, _: Payload) -> Answer:
         done = await self._namespace.run(c.DetachTier(visitor.principal.name))
-        return m.Detached(done.number, done.changed), ()
+        return tier.Detached(done.number, done.changed), ()
 
-    async def _drilled(self, visitor: Visitor, meta: m.Drilled, _: Payload) -> Answer:
+    async def _drilled(self, visitor: Visitor, meta: tier.Drilled, _: Payload) -> Answer:
         await self._namespace.run(c.Drilled(meta.result, visitor.principal.name))
         return m.Empty(), ()

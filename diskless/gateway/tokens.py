@@ -11,7 +11,7 @@ from diskless.identity.claims import NAME, Claims, Role
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.tokens import Token
-from diskless.protocol import messages as m
+from diskless.protocol import tokens
 from diskless.protocol.messages import Kind
 
 Payload = bytes | bytearray | memoryview
@@ -31,7 +31,7 @@ class TokenHandlers:
             Kind.REVOKE_TOKEN: self._revoke,
         }
 
-    async def _issue(self, visitor: Visitor, meta: m.IssueToken, _: Payload) -> Answer:
+    async def _issue(self, visitor: Visitor, meta: tokens.IssueToken, _: Payload) -> Answer:
         claims = Claims(
             cluster=self._cluster_id,
             role=Role.CLIENT,
@@ -44,23 +44,23 @@ class TokenHandlers:
         done = await self._namespace.run(
             c.IssueToken(claims.name, claims.paths, claims.writes, claims.expires_s, who)
         )
-        return m.Issued(done.changed), ()
+        return tokens.Issued(done.changed), ()
 
-    async def _revoke(self, visitor: Visitor, meta: m.RevokeToken, _: Payload) -> Answer:
+    async def _revoke(self, visitor: Visitor, meta: tokens.RevokeToken, _: Payload) -> Answer:
         if not NAME.fullmatch(meta.name):
             raise BadRequest(f"{meta.name[:80]!r} is not the name of a token")
         done = await self._namespace.run(c.RevokeToken(meta.name, visitor.principal.name))
-        return m.Revoked(done.changed, bool(done.number)), ()
+        return tokens.Revoked(done.changed, bool(done.number)), ()
 
-    def _tokens(self, meta: m.Tokens, _: Payload) -> Answer | Awaitable[Answer]:
+    def _tokens(self, meta: tokens.Tokens, _: Payload) -> Answer | Awaitable[Answer]:
         def reply(page: q.TokensListed) -> Answer:
-            return m.TokenList([_info(token) for token in page.entries], page.more), ()
+            return tokens.TokenList([_info(token) for token in page.entries], page.more), ()
 
         return self._namespace.ask(q.Tokens(meta.after, meta.limit), reply)
 
 
-def _info(token: Token) -> m.TokenInfo:
-    return m.TokenInfo(
+def _info(token: Token) -> tokens.TokenInfo:
+    return tokens.TokenInfo(
         name=token.name,
         paths=list(token.paths),
         writes=token.writes,

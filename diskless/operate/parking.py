@@ -14,7 +14,7 @@ from diskless.client.descriptor import Descriptor
 from diskless.errors import ClusterExists, DisklessError, FilesExist, Unavailable
 from diskless.launch.record import advice_for_dead, name_option, tier_of
 from diskless.operate.running import ask_status
-from diskless.protocol.messages import Flushed
+from diskless.protocol.tier import Flushed
 
 ASK_TIMEOUT_S = 20.0
 """How long a cluster may take to say how it is before it counts as gone for good."""

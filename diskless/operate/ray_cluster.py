@@ -48,7 +48,7 @@ from diskless.operate.running import Progress, Started
 from diskless.protocol.messages import Peer
 
 if TYPE_CHECKING:
-    from diskless.protocol.messages import Flushed
+    from diskless.protocol.tier import Flushed
     from diskless.tier.restore import At
 
 LOCK_TIMEOUT_S = 120.0

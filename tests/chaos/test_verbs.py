@@ -13,7 +13,7 @@ from diskless.client import descriptor
 from diskless.config import MIB
 from diskless.errors import Forbidden
 from diskless.launch.local import LocalCluster
-from diskless.protocol.messages import Faults
+from diskless.protocol.operating import Faults
 from tests.support import CALM, content, eventually
 
 Cli = Callable[..., tuple[int, str, str]]

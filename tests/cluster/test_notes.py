@@ -11,7 +11,7 @@ from diskless.client import Client
 from diskless.errors import BadFrame, DisklessError, Forbidden, NotFound, ReadOnly
 from diskless.launch.local import LocalCluster
 from diskless.notes import NOTES_KEPT, NOTES_PER_MESSAGE, BatchNote
-from diskless.protocol import messages as m
+from diskless.protocol import checkpoints
 from diskless.protocol.messages import Kind
 from diskless.spark import queries
 from tests.conftest import Connect, StartCluster
@@ -179,18 +179,18 @@ def test_what_is_no_checkpoint_has_no_notes(peaceful: LocalCluster, connect: Con
 @pytest.mark.parametrize(
     ("meta", "says"),
     [
-        (m.NoteBatches("/bad/q1", QUERY, []), "length >= 1"),
-        (m.NoteBatches("/bad/q1", QUERY, [note(1)] * (NOTES_PER_MESSAGE + 1)), "<= 100"),
-        (m.NoteBatches("/bad/q1", "x" * 65, [note(1)]), "length <= 64"),
-        (m.NoteBatches("/bad/q1", "", [note(1)]), "length >= 1"),
-        (m.NoteBatches("/bad/q1", QUERY, [note(-1)]), "int` >= 0"),
-        (m.NoteBatches("/bad/q1", QUERY, [note(1, rows=2**63)]), "int` <="),
-        (m.NoteBatches("/bad/q1", QUERY, [note(1, trigger_ms="long")]), "got `str`"),
-        (m.NoteBatches("/" + "x" * 70_000, QUERY, [note(1)]), "at most 65536 are taken"),
+        (checkpoints.NoteBatches("/bad/q1", QUERY, []), "length >= 1"),
+        (checkpoints.NoteBatches("/bad/q1", QUERY, [note(1)] * (NOTES_PER_MESSAGE + 1)), "<= 100"),
+        (checkpoints.NoteBatches("/bad/q1", "x" * 65, [note(1)]), "length <= 64"),
+        (checkpoints.NoteBatches("/bad/q1", "", [note(1)]), "length >= 1"),
+        (checkpoints.NoteBatches("/bad/q1", QUERY, [note(-1)]), "int` >= 0"),
+        (checkpoints.NoteBatches("/bad/q1", QUERY, [note(1, rows=2**63)]), "int` <="),
+        (checkpoints.NoteBatches("/bad/q1", QUERY, [note(1, trigger_ms="long")]), "got `str`"),
+        (checkpoints.NoteBatches("/" + "x" * 70_000, QUERY, [note(1)]), "at most 65536 are taken"),
     ],
 )  # fmt: skip
 def test_what_is_no_note_is_refused_in_a_line(
-    peaceful: LocalCluster, connect: Connect, meta: m.NoteBatches, says: str
+    peaceful: LocalCluster, connect: Connect, meta: checkpoints.NoteBatches, says: str
 ) -> None:
     client = connect(peaceful)
     make_checkpoint(client, "/bad/q1")

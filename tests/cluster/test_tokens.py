@@ -28,6 +28,7 @@ from diskless.errors import (
 )
 from diskless.gateway.lobby import STRANGERS_MAX
 from diskless.launch.local import LocalCluster
+from diskless.protocol import history
 from diskless.protocol import messages as m
 from diskless.protocol.messages import Kind
 from tests.cluster.test_comeback import Hand
@@ -201,12 +202,12 @@ def test_snapshots_belong_to_their_directory(cluster: LocalCluster, connect: Con
     assert [one.name for one in client.snapshots()] == ["own"]
     assert [one.name for one in client.snapshots("/p/q1")] == ["own"]
     hand = TokenHand(cluster, 0, cluster.token("/p/q1"))
-    page = hand.done(Kind.SNAPSHOTS, m.Snapshots("", 0, 2))  # by pages of others'
+    page = hand.done(Kind.SNAPSHOTS, history.Snapshots("", 0, 2))  # by pages of others'
     assert [one.name for one in page.snapshots] == ["own"]
     client.snapshot("/p/q1", "second")
-    page = hand.done(Kind.SNAPSHOTS, m.Snapshots("", 0, 1))
+    page = hand.done(Kind.SNAPSHOTS, history.Snapshots("", 0, 1))
     assert ([one.name for one in page.snapshots], page.more) == (["own"], True)
-    page = hand.done(Kind.SNAPSHOTS, m.Snapshots("", page.snapshots[-1].id, 1))
+    page = hand.done(Kind.SNAPSHOTS, history.Snapshots("", page.snapshots[-1].id, 1))
     assert ([one.name for one in page.snapshots], page.more) == (["second"], False)
     client.delete_snapshots("/p/q1", "second")
     client.clone("/p/q1/.snapshot/own/f", "/p/q1/back")

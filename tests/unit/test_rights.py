@@ -11,8 +11,11 @@ from diskless.identity.claims import Claims, Keyring
 from diskless.identity.handshake import Principal
 from diskless.model import DrillStatus, Extent, Place, Stripe
 from diskless.notes import BatchNote
+from diskless.protocol import checkpoints, history, operating, tier, tokens
 from diskless.protocol import messages as m
-from diskless.protocol.messages import REQUESTS, Kind
+from diskless.protocol.history import Swap
+from diskless.protocol.messages import Kind
+from diskless.protocol.requests import REQUESTS
 
 KEYRING = Keyring(cluster="c", root=bytes(32))
 
@@ -45,18 +48,21 @@ WRITES: list[tuple[Kind, Any]] = [
     (Kind.DELETE, m.Delete(1, 1, "%", True, True)),
     (Kind.RENAME, m.Rename(1, 1, "%", "/x/b")),
     (Kind.RENAME, m.Rename(1, 1, "/x/b", "%")),
-    (Kind.CLONE, m.Clone(1, 1, "%", "/x/b")),
-    (Kind.CLONE, m.Clone(1, 1, "/x/b", "%")),
-    (Kind.SNAPSHOT, m.Snapshot(session=1, sequence=1, paths=["%"])),
-    (Kind.SNAPSHOT, m.Snapshot(session=1, sequence=1, paths=["/x", "%"], cut=True)),
-    (Kind.RENAME_SNAPSHOT, m.RenameSnapshot(1, 1, "%", "a", "b")),
-    (Kind.DELETE_SNAPSHOTS, m.DeleteSnapshots(1, 1, "%", ["a"])),
-    (Kind.ROLLBACK, m.Rollback(session=1, sequence=1, path="%", name="a")),
-    (Kind.KEEP_LEASES, m.KeepLeases(session=1, sequence=1, roots=["/x/b"], over=["%"])),
-    (Kind.PRUNE, m.Prune(1, 1, "%", ["a"])),
-    (Kind.NOTE_BATCHES, m.NoteBatches("%", "id", [BatchNote(1, 1)])),
-    (Kind.REPLACE, m.Replace(1, 1, [m.Swap("/x/b", "/x/c", "s"), m.Swap("%", "/x/d", "s")])),
-    (Kind.REPLACE, m.Replace(1, 1, [m.Swap("/x/b", "%", "s")])),
+    (Kind.CLONE, history.Clone(1, 1, "%", "/x/b")),
+    (Kind.CLONE, history.Clone(1, 1, "/x/b", "%")),
+    (Kind.SNAPSHOT, history.Snapshot(session=1, sequence=1, paths=["%"])),
+    (Kind.SNAPSHOT, history.Snapshot(session=1, sequence=1, paths=["/x", "%"], cut=True)),
+    (Kind.RENAME_SNAPSHOT, history.RenameSnapshot(1, 1, "%", "a", "b")),
+    (Kind.DELETE_SNAPSHOTS, history.DeleteSnapshots(1, 1, "%", ["a"])),
+    (Kind.ROLLBACK, history.Rollback(session=1, sequence=1, path="%", name="a")),
+    (Kind.KEEP_LEASES, checkpoints.KeepLeases(session=1, sequence=1, roots=["/x/b"], over=["%"])),
+    (Kind.PRUNE, history.Prune(1, 1, "%", ["a"])),
+    (Kind.NOTE_BATCHES, checkpoints.NoteBatches("%", "id", [BatchNote(1, 1)])),
+    (
+        Kind.REPLACE,
+        history.Replace(1, 1, [Swap("/x/b", "/x/c", "s"), Swap("%", "/x/d", "s")]),
+    ),
+    (Kind.REPLACE, history.Replace(1, 1, [Swap("/x/b", "%", "s")])),
 ]
 READS: list[tuple[Kind, Any]] = [
     (Kind.OPEN, m.Open("%")),
@@ -65,39 +71,39 @@ READS: list[tuple[Kind, Any]] = [
     (Kind.STAT, m.Stat("%")),
     (Kind.LIST, m.List("%")),
     (Kind.SUMMARY, m.Summary("%")),
-    (Kind.SNAPSHOTS, m.Snapshots("%")),
-    (Kind.DIFF, m.Diff("%", "a")),
-    (Kind.USAGE, m.Usage("%")),
-    (Kind.POLICY, m.Policy("%")),
-    (Kind.LEASES, m.Leases("%")),
-    (Kind.BATCH_NOTES, m.BatchNotes("%")),
+    (Kind.SNAPSHOTS, history.Snapshots("%")),
+    (Kind.DIFF, history.Diff("%", "a")),
+    (Kind.USAGE, history.Usage("%")),
+    (Kind.POLICY, tier.Policy("%")),
+    (Kind.LEASES, checkpoints.Leases("%")),
+    (Kind.BATCH_NOTES, checkpoints.BatchNotes("%")),
 ]
 NO_PATH: list[tuple[Kind, Any]] = [
     (Kind.SESSION, m.Empty()),
     (Kind.WRITE, m.Write(1, 0)),
     (Kind.ABORT, m.Abort(1)),
-    (Kind.ROLLBACK, m.Rollback(session=1, sequence=1, name="a", cut=True)),
+    (Kind.ROLLBACK, history.Rollback(session=1, sequence=1, name="a", cut=True)),
 ]
 FOR_ALL: list[tuple[Kind, Any]] = [
     (Kind.ROSTER, m.Empty()),
     (Kind.STATUS, m.Empty()),
-    (Kind.EVENTS, m.Events()),
+    (Kind.EVENTS, operating.Events()),
     (Kind.READ, m.Read([])),
-    (Kind.SNAPSHOTS, m.Snapshots()),
+    (Kind.SNAPSHOTS, history.Snapshots()),
 ]
 FOR_ADMINS: list[tuple[Kind, Any]] = [
-    (Kind.DRAIN, m.Drain(0)),
-    (Kind.FAULTS, m.Faults()),
-    (Kind.RENEW, m.Renew(show=True)),
-    (Kind.ISSUE_TOKEN, m.IssueToken("q1", ["/p/q1"])),
-    (Kind.REVOKE_TOKEN, m.RevokeToken("q1")),
-    (Kind.TOKENS, m.Tokens()),
-    (Kind.SET_POLICY, m.SetPolicy("/p", "durability", "sync")),
-    (Kind.REMOVE_POLICY, m.RemovePolicy("/p")),
-    (Kind.FLUSH, m.Flush()),
-    (Kind.ATTACH_TIER, m.AttachTier("file:///t", 1, 0)),
-    (Kind.DETACH_TIER, m.DetachTier()),
-    (Kind.DRILLED, m.Drilled(DrillStatus(sound=True))),
+    (Kind.DRAIN, operating.Drain(0)),
+    (Kind.FAULTS, operating.Faults()),
+    (Kind.RENEW, operating.Renew(show=True)),
+    (Kind.ISSUE_TOKEN, tokens.IssueToken("q1", ["/p/q1"])),
+    (Kind.REVOKE_TOKEN, tokens.RevokeToken("q1")),
+    (Kind.TOKENS, tokens.Tokens()),
+    (Kind.SET_POLICY, tier.SetPolicy("/p", "durability", "sync")),
+    (Kind.REMOVE_POLICY, tier.RemovePolicy("/p")),
+    (Kind.FLUSH, tier.Flush()),
+    (Kind.ATTACH_TIER, tier.AttachTier("file:///t", 1, 0)),
+    (Kind.DETACH_TIER, tier.DetachTier()),
+    (Kind.DRILLED, tier.Drilled(DrillStatus(sound=True))),
 ]
 
 

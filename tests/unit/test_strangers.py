@@ -26,6 +26,7 @@ from diskless.identity.claims import Credential, Keyring
 from diskless.identity.handshake import Doorkeeper
 from diskless.identity.refusals import Refusals
 from diskless.protocol import messages as m
+from diskless.protocol import operating
 from diskless.protocol.frames import HELLO_BYTES_MAX, VERSION, pack_head, pack_header
 from diskless.protocol.messages import Kind, Peer
 from tests.unit.fake_cluster import (
@@ -144,7 +145,7 @@ def test_what_a_token_does_not_cover_is_refused_at_the_gate(idle):
     client = idle.connect(credential=KEYRING.client("q", paths=["/q"])).greeted()
     client.send(Kind.STAT, m.Stat("/other"), request=5)
     assert client.refusal().reason == "Forbidden"
-    client.send(Kind.DRAIN, m.Drain(0), request=6)
+    client.send(Kind.DRAIN, operating.Drain(0), request=6)
     assert client.refusal().reason == "Forbidden"
     assert idle.backend.started == 0
     client.send(Kind.STAT, m.Stat("/q"), request=7)

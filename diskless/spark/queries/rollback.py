@@ -27,7 +27,7 @@ from diskless.errors import (
     HasSnapshots,
     NotFound,
 )
-from diskless.protocol.messages import Swap
+from diskless.protocol.history import Swap
 from diskless.spark.queries.access import DRAFT, Search, files_below, sinks_of, take_picture
 
 NAMES_TRIED_MAX = 1000
