@@ -14,8 +14,9 @@ from diskless.agent.reader import TOGETHER_MAX, Reader
 from diskless.agent.router import Router
 from diskless.config import KIB, MIB
 from diskless.errors import BadRequest, DisklessError
-from diskless.gateway.connection import OPENED_BYTES, Buffer
-from diskless.gateway.server import Answer
+from diskless.gateway.backend import Answer, Buffer
+from diskless.gateway.connection import OPENED_BYTES
+from diskless.gateway.statuses import file_status
 from diskless.gateway.visitor import Visitor
 from diskless.model import Extent, FileRecord
 from diskless.namespace import queries as q
@@ -64,7 +65,7 @@ class BatchHandlers:
                 continue
             parts = found.get(number)
             payload += parts or ()
-            files.append(m.OpenedOne(_status(path, record), here=parts is not None))
+            files.append(m.OpenedOne(file_status(path, record), here=parts is not None))
         return m.OpenedMany(files), payload
 
     async def _read(
@@ -151,7 +152,3 @@ def cut(parts: Iterable[memoryview], piece: Piece) -> list[memoryview]:
             break
     assert not left, "a range was read short"
     return found
-
-
-def _status(path: str, record: FileRecord) -> m.Status:
-    return m.Status(path, False, record.size, record.mtime_ms, record.id, f"{record.checksum:016x}")

@@ -1,7 +1,7 @@
 """What an admin asks of an agent's certificate: what it is, and that it be another."""
 
 from diskless.errors import BadRequest
-from diskless.gateway.server import Answer
+from diskless.gateway.backend import Answer
 from diskless.identity.certificates import Certificates, fingerprint, validity
 from diskless.protocol.operating import Certificate, Renew
 

@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from diskless.config import KIB, MIB
 from diskless.errors import BadFrame, DisklessError, InternalError
+from diskless.gateway.backend import Buffer
 from diskless.gateway.lobby import DOOR
 from diskless.gateway.visitor import Visitor
 from diskless.identity.handshake import Pending, Proof
@@ -86,8 +87,6 @@ JOIN_BYTES_MAX = 16 * KIB
 """Smaller payloads are cheaper to copy behind their header than to hand over apart."""
 CLOSE_TIMEOUT_S = 5.0
 """How long a closed connection may take to fetch its last reply."""
-
-Buffer = bytes | bytearray | memoryview
 
 log = logging.getLogger(__name__)
 

@@ -1,13 +1,12 @@
 """What requests about the past mean: snapshots, clones, rollbacks, and what has changed."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable
 
 import msgspec
 
 from diskless.agent.router import Router
 from diskless.errors import Forbidden, NotFound
-from diskless.gateway.server import Answer
+from diskless.gateway.backend import Answer, Buffer, Handlers, PersonalHandlers
 from diskless.gateway.visitor import Visitor
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
@@ -18,15 +17,13 @@ from diskless.protocol import checkpoints, history
 from diskless.protocol import messages as m
 from diskless.protocol.messages import Kind
 
-Payload = bytes | bytearray | memoryview
-
 
 class HistoryHandlers:
     """A part of the gateway's backend."""
 
     def __init__(self, namespace: Router) -> None:
         self._namespace = namespace
-        self.handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
+        self.handlers: Handlers = {
             Kind.SNAPSHOT: self._snapshot,
             Kind.RENAME_SNAPSHOT: self._rename_snapshot,
             Kind.DELETE_SNAPSHOTS: self._delete_snapshots,
@@ -38,18 +35,18 @@ class HistoryHandlers:
             Kind.DIFF: self._diff,
             Kind.USAGE: self._usage,
         }
-        self.personal: dict[Kind, Callable[[Visitor, Any, Payload], Answer | Awaitable[Answer]]] = {
+        self.personal: PersonalHandlers = {
             Kind.SNAPSHOTS: self._snapshots,
             Kind.ROLLBACK: self._rollback,
         }
 
-    async def _snapshot(self, meta: history.Snapshot, _: Payload) -> Answer:
+    async def _snapshot(self, meta: history.Snapshot, _: Buffer) -> Answer:
         done = await self._namespace.run(
             c.CreateSnapshot(meta.session, meta.sequence, tuple(meta.paths), meta.name, meta.cut)
         )
         return history.Snapshotted(meta.name or await self._name_of(done.number)), ()
 
-    async def _rollback(self, visitor: Visitor, meta: history.Rollback, _: Payload) -> Answer:
+    async def _rollback(self, visitor: Visitor, meta: history.Rollback, _: Buffer) -> Answer:
         if meta.cut and visitor.rights.bound:
             await self._check_cut(visitor, meta.name)
         done = await self._namespace.run(
@@ -80,48 +77,48 @@ class HistoryHandlers:
         except NotFound:
             return ""
 
-    async def _rename_snapshot(self, meta: history.RenameSnapshot, _: Payload) -> Answer:
+    async def _rename_snapshot(self, meta: history.RenameSnapshot, _: Buffer) -> Answer:
         await self._namespace.run(
             c.RenameSnapshot(meta.session, meta.sequence, meta.path, meta.old, meta.new)
         )
         return m.Empty(), ()
 
-    async def _delete_snapshots(self, meta: history.DeleteSnapshots, _: Payload) -> Answer:
+    async def _delete_snapshots(self, meta: history.DeleteSnapshots, _: Buffer) -> Answer:
         await self._namespace.run(
             c.DeleteSnapshots(meta.session, meta.sequence, meta.path, tuple(meta.names))
         )
         return m.Empty(), ()
 
-    async def _clone(self, meta: history.Clone, _: Payload) -> Answer:
+    async def _clone(self, meta: history.Clone, _: Buffer) -> Answer:
         await self._namespace.run(c.Clone(meta.session, meta.sequence, meta.source, meta.target))
         return m.Empty(), ()
 
-    async def _prune(self, meta: history.Prune, _: Payload) -> Answer:
+    async def _prune(self, meta: history.Prune, _: Buffer) -> Answer:
         done = await self._namespace.run(
             c.Prune(meta.session, meta.sequence, meta.path, tuple(meta.names))
         )
         return history.Pruned(done.number), ()
 
-    async def _replace(self, meta: history.Replace, _: Payload) -> Answer:
+    async def _replace(self, meta: history.Replace, _: Buffer) -> Answer:
         swaps = tuple(c.Swap(swap.path, swap.source, swap.since) for swap in meta.swaps)
         await self._namespace.run(c.Replace(meta.session, meta.sequence, swaps, force=meta.force))
         return m.Empty(), ()
 
-    async def _leases(self, meta: checkpoints.Leases, _: Payload) -> Answer:
+    async def _leases(self, meta: checkpoints.Leases, _: Buffer) -> Answer:
         # The log's time stands still while nothing is done: a command that does nothing moves it.
         await self._namespace.run(c.Sweep(0))
         found = await self._namespace.query(q.LeasesOf(meta.path))
         infos = [checkpoints.LeaseInfo(*msgspec.structs.astuple(one)) for one in found]
         return checkpoints.LeaseList(infos), ()
 
-    async def _keep_leases(self, meta: checkpoints.KeepLeases, _: Payload) -> Answer:
+    async def _keep_leases(self, meta: checkpoints.KeepLeases, _: Buffer) -> Answer:
         done = await self._namespace.run(
             c.KeepLeases(meta.session, meta.sequence, tuple(meta.roots), tuple(meta.over))
         )
         return checkpoints.LeasesKept(done.number), ()
 
     def _snapshots(
-        self, visitor: Visitor, meta: history.Snapshots, _: Payload
+        self, visitor: Visitor, meta: history.Snapshots, _: Buffer
     ) -> Answer | Awaitable[Answer]:
         if visitor.rights.bound and not meta.path:
             return self._covered_snapshots(visitor, meta)
@@ -147,13 +144,13 @@ class HistoryHandlers:
         limit = max(meta.limit, 1)
         return history.SnapshotList(shown[:limit], more or len(shown) > limit), ()
 
-    def _diff(self, meta: history.Diff, _: Payload) -> Answer | Awaitable[Answer]:
+    def _diff(self, meta: history.Diff, _: Buffer) -> Answer | Awaitable[Answer]:
         def reply(page: DiffPage) -> Answer:
             return history.Changes([_change(one) for one in page.changes], page.cursor), ()
 
         return self._namespace.ask(q.Diff(meta.path, meta.a, meta.b, meta.after, meta.limit), reply)
 
-    def _usage(self, meta: history.Usage, _: Payload) -> Answer | Awaitable[Answer]:
+    def _usage(self, meta: history.Usage, _: Buffer) -> Answer | Awaitable[Answer]:
         def reply(page: UsagePage) -> Answer:
             return history.Used(page.own_bytes, page.cursor), ()
 

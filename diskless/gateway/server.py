@@ -19,13 +19,10 @@ import ssl
 import stat
 import time
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
-
-from msgspec import Struct
 
 from diskless.agent.memory import Memory, Use
 from diskless.agent.ticking import left_s
@@ -40,10 +37,10 @@ from diskless.errors import (
     Unauthorized,
     Unavailable,
 )
+from diskless.gateway.backend import Answer, Backend
 from diskless.gateway.budget import Budget
 from diskless.gateway.connection import (
     UNSENT_BYTES_HIGH,
-    Buffer,
     Connection,
     Request,
     describe_peer,
@@ -51,13 +48,12 @@ from diskless.gateway.connection import (
 from diskless.gateway.limits import files_max
 from diskless.gateway.lobby import DOOR, STRANGERS_MAX, Lobby
 from diskless.gateway.tls import RECEIVED_BYTES, ClientTls
-from diskless.gateway.visitor import Visitor
 from diskless.identity.arrivals import BACKLOG, Acceptor
 from diskless.identity.certificates import Certificates, Pair, server_context
 from diskless.identity.handshake import HANDSHAKE_TIMEOUT_S, Doorkeeper
 from diskless.identity.refusals import Refusals
 from diskless.protocol.frames import NO_LEADER, ROSTER_MASK
-from diskless.protocol.messages import Kind, Roster, Welcome
+from diskless.protocol.messages import Kind
 
 CONNECTION_BYTES = 4 * 1024
 """What an idle connection takes, as measured with 2,000 of them."""
@@ -92,45 +88,6 @@ WITHIN_PART = 0.6
 STOP_TIMEOUT_S = 2.0
 
 log = logging.getLogger(__name__)
-
-ConnectionId = int
-Answer = tuple[Struct | bytes, Sequence[Buffer]]
-"""A reply's meta (a struct, or JSON ready to send) and the parts of its payload. The
-parts must not change until they are sent."""
-
-
-class Backend(Protocol):
-    """What the gateway serves. All of it is called on the gateway's event loop."""
-
-    def leader(self) -> int | None:
-        """The slot of the leader as far as this agent knows. Called for every reply."""
-
-    def roster_version(self) -> int:
-        """Changes whenever an agent's address or state does. Called for every reply."""
-
-    def welcome(self) -> Welcome: ...
-
-    def roster(self) -> Roster: ...
-
-    def handle(
-        self, visitor: Visitor, kind: Kind, meta: Struct, payload: bytes | memoryview
-    ) -> Answer | Awaitable[Answer]:
-        """The answer to a request, at once or awaited: an `async def` will do. The visitor has
-        the right to ask it, as far as the request itself tells.
-
-        An answer that is ready need not be awaited, which saves the cost of a task.
-        Requests of one connection are started in the order in which they came. The
-        payload belongs to the handler. Raises DisklessError for a refusal; anything
-        else is a bug. It is cancelled when it takes longer than `request_timeout_s` or
-        its client's patience, and when the gateway stops, but not when its client goes
-        away.
-        """
-
-    def hindrance(self) -> DisklessError | None:
-        """What keeps this agent from answering for now, if that is known."""
-
-    def disconnected(self, connection: ConnectionId) -> None:
-        """That client is gone; requests of it may still be running."""
 
 
 @dataclass(slots=True)

@@ -2,12 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable
 
 from diskless.agent.router import Router
 from diskless.errors import BadRequest
-from diskless.gateway.server import Answer
+from diskless.gateway.backend import Answer, Buffer, Handlers, PersonalHandlers
 from diskless.gateway.visitor import Visitor
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
@@ -15,8 +14,6 @@ from diskless.namespace.views import TierStatus
 from diskless.protocol import messages as m
 from diskless.protocol import tier
 from diskless.protocol.messages import Kind
-
-Payload = bytes | bytearray | memoryview
 
 HOLD_S = 1.0
 """How long one request waits for the horizon; clients ask again for as long as they like."""
@@ -28,10 +25,10 @@ class TierHandlers:
 
     def __init__(self, namespace: Router) -> None:
         self._namespace = namespace
-        self.handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
+        self.handlers: Handlers = {
             Kind.POLICY: self._policy,
         }
-        self.personal: dict[Kind, Callable[[Visitor, Any, Payload], Answer | Awaitable[Answer]]] = {
+        self.personal: PersonalHandlers = {
             Kind.SET_POLICY: self._set_policy,
             Kind.REMOVE_POLICY: self._remove_policy,
             Kind.FLUSH: self._flush,
@@ -42,17 +39,17 @@ class TierHandlers:
 
     # -- policies ---------------------------------------------------------------
 
-    async def _set_policy(self, visitor: Visitor, meta: tier.SetPolicy, _: Payload) -> Answer:
+    async def _set_policy(self, visitor: Visitor, meta: tier.SetPolicy, _: Buffer) -> Answer:
         who = visitor.principal.name
         done = await self._namespace.run(c.SetPolicy(meta.path, meta.key, meta.value, who))
         return tier.PolicyChanged(done.changed), ()
 
-    async def _remove_policy(self, visitor: Visitor, meta: tier.RemovePolicy, _: Payload) -> Answer:
+    async def _remove_policy(self, visitor: Visitor, meta: tier.RemovePolicy, _: Buffer) -> Answer:
         who = visitor.principal.name
         done = await self._namespace.run(c.RemovePolicy(meta.path, meta.key, who))
         return tier.PolicyChanged(done.changed), ()
 
-    def _policy(self, meta: tier.Policy, _: Payload) -> Answer | Awaitable[Answer]:
+    def _policy(self, meta: tier.Policy, _: Buffer) -> Answer | Awaitable[Answer]:
         def reply(shown: q.PolicyShown) -> Answer:
             care = shown.file
             return tier.Policies(
@@ -67,7 +64,7 @@ class TierHandlers:
 
     # -- the tier ---------------------------------------------------------------
 
-    async def _flush(self, visitor: Visitor, meta: tier.Flush, _: Payload) -> Answer:
+    async def _flush(self, visitor: Visitor, meta: tier.Flush, _: Buffer) -> Answer:
         """Raises BadRequest without a tier."""
         if meta.closing is not None:
             await self._namespace.run(c.Close(meta.closing, visitor.principal.name))
@@ -93,17 +90,17 @@ class TierHandlers:
             closed=found.closed,
         ), ()
 
-    async def _attach(self, visitor: Visitor, meta: tier.AttachTier, _: Payload) -> Answer:
+    async def _attach(self, visitor: Visitor, meta: tier.AttachTier, _: Buffer) -> Answer:
         who = visitor.principal.name
         await self._namespace.run(
             c.AttachTier(meta.uri, meta.epoch, meta.number, who, meta.options)
         )
         return m.Empty(), ()
 
-    async def _detach(self, visitor: Visitor, meta: tier.DetachTier, _: Payload) -> Answer:
+    async def _detach(self, visitor: Visitor, meta: tier.DetachTier, _: Buffer) -> Answer:
         done = await self._namespace.run(c.DetachTier(visitor.principal.name))
         return tier.Detached(done.number, done.changed), ()
 
-    async def _drilled(self, visitor: Visitor, meta: tier.Drilled, _: Payload) -> Answer:
+    async def _drilled(self, visitor: Visitor, meta: tier.Drilled, _: Buffer) -> Answer:
         await self._namespace.run(c.Drilled(meta.result, visitor.principal.name))
         return m.Empty(), ()

@@ -1,11 +1,10 @@
 """What requests about tokens mean: registering, revoking and listing them."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable
 
 from diskless.agent.router import Router
 from diskless.errors import BadRequest
-from diskless.gateway.server import Answer
+from diskless.gateway.backend import Answer, Buffer, Handlers, PersonalHandlers
 from diskless.gateway.visitor import Visitor
 from diskless.identity.claims import NAME, Claims, Role
 from diskless.namespace import commands as c
@@ -14,8 +13,6 @@ from diskless.namespace.tokens import Token
 from diskless.protocol import tokens
 from diskless.protocol.messages import Kind
 
-Payload = bytes | bytearray | memoryview
-
 
 class TokenHandlers:
     """A part of the gateway's backend."""
@@ -23,15 +20,15 @@ class TokenHandlers:
     def __init__(self, namespace: Router, *, cluster_id: str) -> None:
         self._namespace = namespace
         self._cluster_id = cluster_id
-        self.handlers: dict[Kind, Callable[[Any, Payload], Answer | Awaitable[Answer]]] = {
+        self.handlers: Handlers = {
             Kind.TOKENS: self._tokens,
         }
-        self.personal: dict[Kind, Callable[[Visitor, Any, Payload], Answer | Awaitable[Answer]]] = {
+        self.personal: PersonalHandlers = {
             Kind.ISSUE_TOKEN: self._issue,
             Kind.REVOKE_TOKEN: self._revoke,
         }
 
-    async def _issue(self, visitor: Visitor, meta: tokens.IssueToken, _: Payload) -> Answer:
+    async def _issue(self, visitor: Visitor, meta: tokens.IssueToken, _: Buffer) -> Answer:
         claims = Claims(
             cluster=self._cluster_id,
             role=Role.CLIENT,
@@ -46,13 +43,13 @@ class TokenHandlers:
         )
         return tokens.Issued(done.changed), ()
 
-    async def _revoke(self, visitor: Visitor, meta: tokens.RevokeToken, _: Payload) -> Answer:
+    async def _revoke(self, visitor: Visitor, meta: tokens.RevokeToken, _: Buffer) -> Answer:
         if not NAME.fullmatch(meta.name):
             raise BadRequest(f"{meta.name[:80]!r} is not the name of a token")
         done = await self._namespace.run(c.RevokeToken(meta.name, visitor.principal.name))
         return tokens.Revoked(done.changed, bool(done.number)), ()
 
-    def _tokens(self, meta: tokens.Tokens, _: Payload) -> Answer | Awaitable[Answer]:
+    def _tokens(self, meta: tokens.Tokens, _: Buffer) -> Answer | Awaitable[Answer]:
         def reply(page: q.TokensListed) -> Answer:
             return tokens.TokenList([_info(token) for token in page.entries], page.more), ()
 

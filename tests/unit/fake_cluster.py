@@ -34,7 +34,8 @@ from diskless.errors import (
     SessionExpired,
     UploadLost,
 )
-from diskless.gateway.server import Answer, Backend, Gateway
+from diskless.gateway.backend import Answer, Backend
+from diskless.gateway.server import Gateway
 from diskless.gateway.visitor import Visitor
 from diskless.identity.certificates import Certificates, Pair, any_server_name, issue
 from diskless.identity.claims import Credential, Keyring

@@ -21,13 +21,14 @@ from diskless.agent.memory import Memory
 from diskless.config import KIB, MIB, Tuning
 from diskless.errors import DisklessError, LaunchFailed, NoQuorum, NotFound, NotLeader
 from diskless.gateway import server
+from diskless.gateway.backend import Answer
 from diskless.gateway.connection import (
     REPLY_BYTES_MAX,
     REQUESTS_MAX,
     UNSENT_BYTES_HIGH,
     expected_reply_bytes,
 )
-from diskless.gateway.server import REPLIES_SHARE, Answer
+from diskless.gateway.server import REPLIES_SHARE
 from diskless.gateway.visitor import Visitor
 from diskless.identity.certificates import (
     Certificates,

@@ -12,7 +12,7 @@ from diskless.errors import (
     PathIsDirectory,
     PathIsFile,
 )
-from diskless.gateway.handlers import _path_status
+from diskless.gateway.statuses import path_status
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.tree import Spot
@@ -492,7 +492,7 @@ def test_a_page_of_long_paths_fits_in_a_frame_however_they_are_escaped(
     more = True
     while more:
         page = q.answer(world.state, q.Page(folder, found[-1][-4:] if found else "", 1000))
-        listing = Listing([_path_status(entry) for entry in page.entries], page.more)
+        listing = Listing([path_status(entry) for entry in page.entries], page.more)
         assert len(msgspec.json.encode(listing)) <= META_BYTES_MAX
         found += [entry.path for entry in page.entries]
         more = page.more
