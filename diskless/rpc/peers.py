@@ -18,13 +18,9 @@ from diskless.agent.noted import IndexEntry, Row
 from diskless.agent.ports import (
     Beat,
     Buffer,
-    CacheCounts,
-    CopyCounts,
     FileRow,
-    Hold,
     Pulse,
     Rebuilt,
-    TierCounts,
     Uploaded,
     UploadPart,
 )
@@ -35,15 +31,14 @@ from diskless.model import (
     AgentInfo,
     FileRecord,
     HeldShard,
-    LoopLag,
     Place,
     ShardName,
     Stripe,
-    TrafficCounts,
     slot_name,
 )
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
+from diskless.rpc.beats import BeatEncoder, decode_pulse
 from diskless.rpc.exchange import Link
 from diskless.rpc.introduction import Facts, Introducer
 from diskless.rpc.lane import Visitor
@@ -60,7 +55,7 @@ from diskless.rpc.services import (
     format_protocol,
 )
 from diskless.rpc.tls import Tls
-from diskless.rpc.v1 import membership_pb2, namespace_pb2, shards_pb2
+from diskless.rpc.v1 import namespace_pb2, shards_pb2
 
 UPLOAD_TIMEOUT_S = 60.0
 """For a segment: its bytes are fetched from agents, packed, and written to a distant store."""
@@ -98,8 +93,7 @@ class Peers:
         self._closing: set[asyncio.Future[None]] = set()
         self._closed = False
         self.messages_sent = 0
-        self._roster: tuple[AgentInfo, ...] = ()
-        self._roster_encoded = b""
+        self._beats = BeatEncoder()
 
     async def store(
         self,
@@ -281,82 +275,11 @@ class Peers:
         return found
 
     async def beat(self, agent: AgentInfo, beat: Beat, *, timeout_s: float) -> Pulse:
-        call = membership_pb2.Beat(
-            leader=beat.leader,
-            roster_version=beat.roster_version,
-            roster=b"" if beat.roster is None else self._encode_roster(beat.roster),
-            inline_room=beat.inline_room,
-            view=beat.view,
-            revoked_version=beat.revoked_version,
-            revoked=msgspec.msgpack.encode(beat.revoked) if beat.revoked else b"",
-            revoked_upto=beat.revoked_upto,
-            tier=beat.tier,
-            tier_options=msgspec.msgpack.encode(beat.tier_options) if beat.tier else b"",
-            grades_mark=beat.grades_mark,
-            grades=b"" if beat.grades is None else msgspec.msgpack.encode(beat.grades),
-            relief=beat.relief,
-            unsteady=beat.unsteady,
-            upkeep_pace=beat.upkeep_pace,
-            memory_version=beat.memory_version,
-        )
+        call = self._beats.encode(beat)
         answer, _ = await self._call(
             MEMBERSHIP, agent.slot, agent.address, call, timeout_s=timeout_s
         )
-        has_it = 0 < beat.memory_version == answer.memory_version and answer.boot == agent.boot
-        return Pulse(
-            boot=answer.boot,
-            roster_version=answer.roster_version,
-            shards=answer.shards,
-            memory=beat.memory if has_it else dict(answer.memory),
-            memory_version=answer.memory_version,
-            bytes_max=answer.bytes_max,
-            messages_sent=answer.messages_sent,
-            corrupt_shards_seen=answer.corrupt_shards_seen,
-            holds=tuple(Hold(h.slot, h.incarnation, h.counter) for h in answer.holds),
-            damaged=tuple((shard.stripe, shard.index) for shard in answer.damaged),
-            requests=answer.requests,
-            undecided=tuple((maker.slot, maker.incarnation) for maker in answer.undecided),
-            unclaimed=tuple((shard.stripe, shard.version) for shard in answer.unclaimed),
-            loop_lag=LoopLag(
-                answer.loop_lag.p50_ms, answer.loop_lag.p99_ms, answer.loop_lag.max_ms
-            ),
-            revoked_version=answer.revoked_version,
-            refused=dict(answer.refused),
-            audit_dropped=answer.audit_dropped,
-            tier=TierCounts(
-                answer.tier.requests,
-                answer.tier.objects_put,
-                answer.tier.bytes_put,
-                answer.tier.bytes_got,
-            ),
-            grades_mark=answer.grades_mark,
-            cache=CacheCounts(
-                answer.cache.hits,
-                answer.cache.misses,
-                answer.cache.waited_ms,
-                tuple(answer.cache.wanted),
-            ),
-            http=answer.http,
-            traffic=TrafficCounts(
-                tuple(answer.traffic.commits),
-                answer.traffic.bytes_written,
-                answer.traffic.bytes_read,
-            ),
-            copies=CopyCounts(
-                bytes_max=answer.copies.bytes_max,
-                hits=answer.copies.hits,
-                misses=answer.copies.misses,
-                bytes_hit=answer.copies.bytes_hit,
-                bytes_missed=answer.copies.bytes_missed,
-                corrupt=answer.copies.corrupt,
-            ),
-        )
-
-    def _encode_roster(self, roster: tuple[AgentInfo, ...]) -> bytes:
-        """The same one goes to many agents."""
-        if roster is not self._roster or not self._roster_encoded:
-            self._roster, self._roster_encoded = roster, msgspec.msgpack.encode(roster)
-        return self._roster_encoded
+        return decode_pulse(answer, beat=beat, boot=agent.boot)
 
     def post(self, slot: int, address: str, message: bytes) -> None:
         """One message to another voter, if it can be had there."""

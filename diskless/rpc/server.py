@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -10,24 +10,18 @@ import grpc
 import grpc.aio
 import msgspec
 
-from diskless.agent.cold import SIGN
 from diskless.agent.notebook import NotesCall
-from diskless.agent.ports import Beat, Pulse, Rebuilt, Uploaded, UploadPart
+from diskless.agent.ports import Beat, Pulse
 from diskless.agent.shards import ShardStore
-from diskless.errors import BadFrame, BadRequest, DisklessError, Unauthorized
+from diskless.errors import BadRequest, DisklessError, Unauthorized
 from diskless.identity.handshake import HANDSHAKE_TIMEOUT_S, Doorkeeper
 from diskless.identity.refusals import Refusals
 from diskless.model import (
-    AgentInfo,
-    FileRecord,
-    HeldShard,
-    Stripe,
-    TierOptions,
     format_address,
 )
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
-from diskless.policy import GradeRow
+from diskless.rpc.beats import decode_beat, encode_pulse
 from diskless.rpc.bouncer import Bouncer
 from diskless.rpc.exchange import Handler, Item, answer_at_once, serve
 from diskless.rpc.introduction import (
@@ -49,9 +43,9 @@ from diskless.rpc.services import (
     VOTER_BATCH,
     Service,
 )
+from diskless.rpc.shards import Chunks, Rebuilds, ShardService, Uploads
 from diskless.rpc.tls import Tls
-from diskless.rpc.v1 import common_pb2, membership_pb2, namespace_pb2, shards_pb2
-from diskless.upkeep import USUAL
+from diskless.rpc.v1 import namespace_pb2
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +69,6 @@ SERVER_OPTIONS = (
 )
 
 _decode_notes = msgspec.msgpack.Decoder(NotesCall).decode
-_decode_stripe = msgspec.msgpack.Decoder(Stripe).decode
-_decode_stripes = msgspec.msgpack.Decoder(tuple[Stripe, ...]).decode
-_decode_records = msgspec.msgpack.Decoder(tuple[FileRecord, ...]).decode
-_decode_roster = msgspec.msgpack.Decoder(tuple[AgentInfo, ...]).decode
-_decode_options = msgspec.msgpack.Decoder(TierOptions).decode
-_decode_grades = msgspec.msgpack.Decoder(tuple[GradeRow, ...]).decode
-_decode_revoked = msgspec.msgpack.Decoder(tuple[tuple[str, int], ...]).decode
 
 
 class Namespace(Protocol):
@@ -101,36 +88,6 @@ class Notes(Protocol):
     """What this agent has of Spark's notes."""
 
     def answer(self, call: NotesCall) -> Any: ...
-
-
-class Rebuilds(Protocol):
-    """This agent's part in repair."""
-
-    async def rebuild(self, stripe: Stripe, targets: Mapping[int, int]) -> Rebuilt: ...
-
-
-class Uploads(Protocol):
-    """This agent's part in the drain."""
-
-    async def upload(
-        self,
-        records: Sequence[FileRecord],
-        stripes: Sequence[Stripe],
-        *,
-        number: int,
-        name: str,
-        part: UploadPart | None = None,
-    ) -> Uploaded: ...
-
-
-class Chunks(Protocol):
-    """This agent's part in reading what is in the tier alone."""
-
-    def claim(
-        self, slot: int, file: int, chunks: range, *, without: int | None = None
-    ) -> list[int]: ...
-
-    async def serve(self, stripe: str, chunk: int) -> tuple[memoryview, bytes]: ...
 
 
 def _handler(path: str, run: Any) -> grpc.GenericRpcHandler:
@@ -160,12 +117,9 @@ class AgentServer:
     ) -> None:
         self._voter = voter
         self._notes = notes
-        self._rebuilds = rebuilds
-        self._uploader = uploader
-        self._cold = cold
         self._refusals = refusals
         self._tls = tls
-        self._shards = shards
+        self._shards = ShardService(shards=shards, rebuilds=rebuilds, uploader=uploader, cold=cold)
         self._namespace = namespace
         self._member = member
         self._server: grpc.aio.Server | None = None
@@ -191,7 +145,7 @@ class AgentServer:
         server.add_generic_rpc_handlers(
             (
                 _handler(KNOCK_METHOD, self._answer_knock),
-                self._exchange(SHARDS, self._on_shards),
+                self._exchange(SHARDS, self._shards.answer),
                 self._exchange(NAMESPACE, self._on_namespace),
                 self._exchange(MEMBERSHIP, self._on_beat),
                 _handler(REPLICA_METHOD, self._receive_votes),
@@ -289,105 +243,6 @@ class AgentServer:
         code = grpc.StatusCode.UNAUTHENTICATED if stranger else grpc.StatusCode.FAILED_PRECONDITION
         await context.abort(code, str(error))
 
-    def _on_shards(self, call: Any, payload: memoryview) -> Item | Awaitable[Item]:
-        match call.WhichOneof("call"):
-            case "store":
-                store = call.store
-                incarnation = self._shards.store(
-                    store.stripe,
-                    store.index,
-                    payload,
-                    store.checksums,
-                    version=store.version,
-                    from_reserve=store.from_reserve,
-                )
-                stored = shards_pb2.ShardStored(incarnation=incarnation)
-                return shards_pb2.ShardAnswer(stored=stored), None
-            case "fetch":
-                fetch = call.fetch
-                if fetch.stripe.startswith(SIGN):
-                    return self._fetch_cold(fetch.stripe, fetch.index)
-                data, checksums = self._shards.fetch(
-                    fetch.stripe, fetch.index, first_block=fetch.first_block, blocks=fetch.blocks
-                )
-                blocks = shards_pb2.Blocks(checksums=checksums, data_bytes=len(data))
-                return shards_pb2.ShardAnswer(blocks=blocks), data
-            case "drop":
-                count = self._shards.drop(call.drop.stripes)
-                dropped = shards_pb2.StripesDropped(shards=count)
-                return shards_pb2.ShardAnswer(dropped=dropped), None
-            case "drop_superseded":
-                count = self._shards.drop_superseded(
-                    HeldShard(shard.stripe, shard.index, shard.version)
-                    for shard in call.drop_superseded.shards
-                )
-                dropped = shards_pb2.StripesDropped(shards=count)
-                return shards_pb2.ShardAnswer(dropped=dropped), None
-            case "verify":
-                good = self._shards.verify(call.verify.stripe, call.verify.index)
-                verified = shards_pb2.ShardVerified(good=good)
-                return shards_pb2.ShardAnswer(verified=verified), None
-            case "miss":
-                count = self._shards.miss((name.stripe, name.index) for name in call.miss.shards)
-                return shards_pb2.ShardAnswer(missed=shards_pb2.ShardsMissed(shards=count)), None
-            case "rebuild":
-                return self._rebuild(call.rebuild)
-            case "upload":
-                return self._upload(call.upload)
-            case "claim":
-                claim = call.claim
-                slots = self._cold.claim(
-                    claim.slot,
-                    claim.file,
-                    range(claim.first, claim.first + claim.count),
-                    without=claim.without - 1 if claim.without else None,
-                )
-                claimed = shards_pb2.ChunksClaimed(slots=slots)
-                return shards_pb2.ShardAnswer(claimed=claimed), None
-        raise BadRequest("this agent does not know that call: it may be of an older version")
-
-    async def _fetch_cold(self, name: str, index: int) -> Item:
-        """A chunk of a file whose bytes are in the tier, which this agent has fetched."""
-        data, checksums = await self._cold.serve(name, index)
-        blocks = shards_pb2.Blocks(checksums=checksums, data_bytes=len(data))
-        return shards_pb2.ShardAnswer(blocks=blocks), data
-
-    async def _rebuild(self, call: Any) -> Item:
-        try:
-            stripe = _decode_stripe(call.stripe)
-        except msgspec.DecodeError as error:
-            raise BadRequest(f"malformed stripe: {error}") from None
-        targets = {target.index: target.slot for target in call.targets}
-        done = await self._rebuilds.rebuild(stripe, targets)
-        rebuilt = shards_pb2.ShardsRebuilt(
-            shards=[
-                shards_pb2.RebuiltShard(index=i, slot=at.slot, incarnation=at.incarnation)
-                for i, at in done.places.items()
-            ],
-            failed=[
-                shards_pb2.FailedTarget(
-                    slot=slot,
-                    refusal=common_pb2.Refusal(reason=error.reason, message=str(error)),
-                )
-                for slot, error in done.failed.items()
-            ],
-        )
-        return shards_pb2.ShardAnswer(rebuilt=rebuilt), None
-
-    async def _upload(self, call: Any) -> Item:
-        try:
-            records, stripes = _decode_records(call.records), _decode_stripes(call.stripes)
-        except msgspec.DecodeError as error:
-            raise BadRequest(f"malformed files: {error}") from None
-        part = UploadPart(call.start, call.end, call.run) if call.run else None
-        done = await self._uploader.upload(
-            records, stripes, number=call.number, name=call.name, part=part
-        )
-        uploaded = shards_pb2.SegmentUploaded(
-            name=done.name, bytes=done.bytes, rows=msgspec.msgpack.encode(done.rows)
-        )
-        return shards_pb2.ShardAnswer(uploaded=uploaded), None
-
     def _on_namespace(self, call: Any, _: memoryview) -> Awaitable[Item]:
         return self._answer_namespace(call)
 
@@ -417,87 +272,5 @@ class AgentServer:
         )
 
     def _on_beat(self, call: Any, _: memoryview) -> Item:
-        try:
-            roster = _decode_roster(call.roster) if call.roster else None
-            revoked = _decode_revoked(call.revoked) if call.revoked else ()
-            options = _decode_options(call.tier_options) if call.tier_options else TierOptions()
-            grades = _decode_grades(call.grades) if call.grades else None
-        except msgspec.DecodeError as error:
-            raise BadFrame(f"malformed beat: {error}") from None
-        pulse = self._member.pulse(
-            Beat(
-                call.leader,
-                call.roster_version,
-                roster,
-                call.inline_room,
-                call.view,
-                call.revoked_version,
-                revoked,
-                call.revoked_upto,
-                call.tier,
-                options,
-                call.grades_mark,
-                grades,
-                call.relief,
-                tuple(call.unsteady),
-                memory_version=call.memory_version,
-                upkeep_pace=call.upkeep_pace or USUAL,
-            )
-        )
-        holds = [
-            membership_pb2.Hold(slot=h.slot, incarnation=h.incarnation, counter=h.counter)
-            for h in pulse.holds
-        ]
-        answer = membership_pb2.BeatAnswer(
-            boot=pulse.boot,
-            roster_version=pulse.roster_version,
-            shards=pulse.shards,
-            memory=None if pulse.memory_version == call.memory_version else pulse.memory,
-            memory_version=pulse.memory_version,
-            bytes_max=pulse.bytes_max,
-            messages_sent=pulse.messages_sent,
-            corrupt_shards_seen=pulse.corrupt_shards_seen,
-            holds=holds,
-            damaged=[
-                membership_pb2.DamagedShard(stripe=stripe, index=index)
-                for stripe, index in pulse.damaged
-            ],
-            requests=pulse.requests,
-            undecided=[
-                membership_pb2.Maker(slot=slot, incarnation=incarnation)
-                for slot, incarnation in pulse.undecided
-            ],
-            unclaimed=[
-                membership_pb2.UnclaimedShard(stripe=stripe, version=version)
-                for stripe, version in pulse.unclaimed
-            ],
-            loop_lag=membership_pb2.LoopLag(
-                p50_ms=pulse.loop_lag.p50_ms,
-                p99_ms=pulse.loop_lag.p99_ms,
-                max_ms=pulse.loop_lag.max_ms,
-            ),
-            revoked_version=pulse.revoked_version,
-            refused=pulse.refused,
-            audit_dropped=pulse.audit_dropped,
-            tier=membership_pb2.TierCounts(
-                requests=pulse.tier.requests,
-                objects_put=pulse.tier.objects_put,
-                bytes_put=pulse.tier.bytes_put,
-                bytes_got=pulse.tier.bytes_got,
-            ),
-            grades_mark=pulse.grades_mark,
-            cache=membership_pb2.CacheCounts(
-                hits=pulse.cache.hits,
-                misses=pulse.cache.misses,
-                waited_ms=pulse.cache.waited_ms,
-                wanted=pulse.cache.wanted,
-            ),
-            http=pulse.http,
-            traffic=membership_pb2.Traffic(
-                commits=pulse.traffic.commits,
-                bytes_written=pulse.traffic.bytes_written,
-                bytes_read=pulse.traffic.bytes_read,
-            ),
-            copies=membership_pb2.CopyCounts(**msgspec.structs.asdict(pulse.copies)),
-        )
-        return answer, None
+        pulse = self._member.pulse(decode_beat(call))
+        return encode_pulse(pulse, known_version=call.memory_version), None

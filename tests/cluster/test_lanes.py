@@ -128,7 +128,7 @@ def test_an_agent_whose_grpc_alone_is_stuck_is_down_until_it_answers_there(
     store = connect(cluster)
     eventually(lambda: all_up(cluster))
     server, thawed = cluster.nodes[5].doors.server, asyncio.Event()
-    on_loop(cluster, lambda: stuck.update({server: thawed}))
+    on_loop(cluster, lambda: stuck.update({server: thawed, server._shards: thawed}))
     state = cluster.nodes[0].replica.state
     if every > 4:
         store.write("/a", b"1")  # a shard for each agent
