@@ -66,13 +66,14 @@ class Rebuilder:
         """Shards of a stripe: copied from their holders, otherwise rebuilt from the others."""
         codec = codec_of(stripe)
         size = codec.shard_bytes(stripe.payload_bytes)
+        fetcher, prospects = self._reader.fetcher, self._reader.fetcher.prospects
         made: dict[int, memoryview] = {}
         for index in wanted:
-            if self._reader.is_likely(stripe, index) and not self._reader.is_late(stripe, index):
+            if prospects.is_likely(stripe, index) and not prospects.is_late(stripe, index):
                 try:
-                    made[index] = await self._reader.fetch(stripe, index, 0, size)
+                    made[index] = await fetcher.fetch(stripe, index, 0, size)
                 except DisklessError as error:
-                    self._reader.note_failure(stripe, index, error)
+                    fetcher.note_failure(stripe, index, error)
         lost = [index for index in wanted if index not in made]
         if lost:
             columns = await self._reader.gather(stripe, skip=lost)

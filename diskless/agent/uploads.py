@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager
 from itertools import chain, pairwise
 
 from diskless.agent.kept import Kept
+from diskless.agent.known import STRIPE_CACHED_BYTES
 from diskless.agent.memory import Memory, Use
 from diskless.agent.ports import Hold
-from diskless.agent.reader import STRIPE_CACHED_BYTES
 from diskless.agent.writer import Writer
 from diskless.checksum import FileChecksums
 from diskless.config import GIB, Tuning, format_bytes
