@@ -32,6 +32,7 @@ from diskless.errors import (
     Unavailable,
 )
 from diskless.model import slot_name
+from diskless.namespace import answers
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace import replication as vr
@@ -396,7 +397,7 @@ class Replica:
             look = Look(query)
             look.take(self.events.newest_first())
             return page_of(look)
-        return q.answer(self.state, query)
+        return answers.answer(self.state, query)
 
     def _read_allowed(self, voter: vr.VoterMachine) -> bool:
         # The monotonic clock first: a pause between the two readings costs the lease.

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diskless.errors import CheckpointInUse
+from diskless.namespace import answers
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.leases import LEASE_MS, LEASES_MAX, Lease
@@ -43,7 +44,7 @@ class Writers:
         return self.apply(c.KeepLeases(*self.numbers(application), roots, over)).number
 
     def leases(self, path: str = "/") -> dict[str, str]:
-        return {one.path: one.application for one in q.answer(self.state, q.LeasesOf(path))}
+        return {one.path: one.application for one in answers.answer(self.state, q.LeasesOf(path))}
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from diskless.errors import BadRequest, NotFound, StaleShards, UploadLost
 from diskless.model import DrillStatus, Extent, HeldShard, Place, Stripe, StripeId, TierOptions
+from diskless.namespace import answers
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.ledger import Verdict, stored_bytes
@@ -42,7 +43,7 @@ def verdicts(world: World, *stripes: str) -> list[Verdict]:
 
 
 def judged(world: World, at: Place, *shards: HeldShard) -> list[Verdict]:
-    found: list[Verdict] = q.answer(world.state, q.Review(at, shards))
+    found: list[Verdict] = answers.answer(world.state, q.Review(at, shards))
     return found
 
 
@@ -788,5 +789,5 @@ def test_every_answer_survives_the_wire(world: World) -> None:
         q.Review(Place(0, 1), (HeldShard(stripe.id, 0, 0), HeldShard("0.1.99", 2, 1))),
     ]:
         assert q.decode(q.encode(query)) == query
-        answer = q.answer(world.state, query)
+        answer = answers.answer(world.state, query)
         assert q.decode_answer(query, q.encode(answer)) == answer

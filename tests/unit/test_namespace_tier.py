@@ -21,9 +21,9 @@ from hypothesis.stateful import (
 from diskless import policy
 from diskless.agent.leading.salvager import Salvager
 from diskless.model import Extent, FileRecord
+from diskless.namespace import answers, picture
 from diskless.namespace import commands as c
 from diskless.namespace import journal as j
-from diskless.namespace import picture
 from diskless.namespace import queries as q
 from diskless.namespace.behind import pieces_behind
 from diskless.namespace.replay import Replayer, found
@@ -324,7 +324,7 @@ class TierMachine(NamespaceMachine):
         for record in saved:
             assert is_cold(self.state.files[record.id].record)
             assert record.id in self.state.tier.cold, "it comes back by itself"
-            assert self.segment_at(record.id, 0) == q.answer(
+            assert self.segment_at(record.id, 0) == answers.answer(
                 self.state, q.TierParts(record.id)
             )[0].segment  # fmt: skip
         if saved:
@@ -348,7 +348,7 @@ class TierMachine(NamespaceMachine):
         at = 0
         for extent in record.extents:
             if extent.stripe in lost and not self.is_shared(record, extent):
-                pieces = q.answer(self.state, q.Behind(extent))
+                pieces = answers.answer(self.state, q.Behind(extent))
                 assert (pieces is not None) == self.is_in_the_tier(record.id), extent
                 for piece in pieces or ():
                     told = (piece.id, piece.size, piece.checksum, piece.offset, piece.length)
@@ -571,8 +571,8 @@ _files_of = Salvager._files_of
 @pytest.mark.parametrize(
     ("owner", "part", "mutant"),
     [
-        (q, "pieces_behind", _beyond_the_horizon),
-        (q, "pieces_behind", _nothing_behind),
+        (answers, "pieces_behind", _beyond_the_horizon),
+        (answers, "pieces_behind", _nothing_behind),
         (Salvager, "_files_of", _one_forgotten),
         (Salvager, "_leave", _left_for_good),
     ],

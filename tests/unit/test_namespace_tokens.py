@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from diskless.errors import AlreadyExists, CapacityExceeded
+from diskless.namespace import answers
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace import snapshot as s
@@ -146,13 +147,13 @@ def test_tokens_are_listed_by_name_in_pages() -> None:
     found: list[str] = []
     more = True
     while more:
-        page = q.answer(world.state, q.Tokens(found[-1] if found else "", 10))
+        page = answers.answer(world.state, q.Tokens(found[-1] if found else "", 10))
         found += [token.name for token in page.entries]
         more = page.more
     assert found == [f"q{number:02}" for number in range(25)]
     long = tuple(f"/{'x' * 4000}{n}" for n in range(32))
     for number in range(25):
         world.do(c.IssueToken(f"long{number:02}", long, True, 0))
-    page = q.answer(world.state, q.Tokens("", 1000))
+    page = answers.answer(world.state, q.Tokens("", 1000))
     assert 0 < len(page.entries) < 25
     assert page.more

@@ -13,6 +13,7 @@ from diskless.errors import (
     PathIsFile,
 )
 from diskless.gateway.statuses import path_status
+from diskless.namespace import answers
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.tree import Spot
@@ -475,9 +476,9 @@ def test_a_listing_of_a_file_is_the_file_and_of_an_empty_directory_nothing(world
 def test_a_page_is_never_empty_or_endless_whatever_limit_is_asked_for(world: World) -> None:
     world.put("/a")
     world.put("/b")
-    page = q.answer(world.state, q.Page("/", "", -5))
+    page = answers.answer(world.state, q.Page("/", "", -5))
     assert ([entry.path for entry in page.entries], page.more) == (["/a"], True)
-    assert len(q.answer(world.state, q.Page("/", "", 2**40)).entries) == 2
+    assert len(answers.answer(world.state, q.Page("/", "", 2**40)).entries) == 2
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "\x01"])
@@ -491,7 +492,7 @@ def test_a_page_of_long_paths_fits_in_a_frame_however_they_are_escaped(
     found: list[str] = []
     more = True
     while more:
-        page = q.answer(world.state, q.Page(folder, found[-1][-4:] if found else "", 1000))
+        page = answers.answer(world.state, q.Page(folder, found[-1][-4:] if found else "", 1000))
         listing = Listing([path_status(entry) for entry in page.entries], page.more)
         assert len(msgspec.json.encode(listing)) <= META_BYTES_MAX
         found += [entry.path for entry in page.entries]
@@ -532,10 +533,10 @@ def test_the_newest_are_those_of_the_greatest_numbers_whatever_the_order_of_name
 def test_the_newest_of_a_file_or_of_nothing(world: World) -> None:
     world.put("/d/1")
     world.mkdirs("/empty")
-    assert q.answer(world.state, q.Newest("/empty", "", 5)) == q.NewestFound([], "")
-    assert len(q.answer(world.state, q.Newest("/d", "", -5)).entries) == 1
+    assert answers.answer(world.state, q.Newest("/empty", "", 5)) == q.NewestFound([], "")
+    assert len(answers.answer(world.state, q.Newest("/d", "", -5)).entries) == 1
     with pytest.raises(PathIsFile):
-        q.answer(world.state, q.Newest("/d/1", "", 5))
+        answers.answer(world.state, q.Newest("/d/1", "", 5))
 
 
 def test_stat_shows_what_a_file_is_but_not_its_bytes(world: World) -> None:
@@ -573,9 +574,9 @@ def test_questions_about_what_is_not_there_raise_not_found(world: World, query: 
     assert callable(query)
     for path in ["/missing", "/file/below"]:
         with pytest.raises(NotFound, match=path):
-            q.answer(world.state, query(path))
+            answers.answer(world.state, query(path))
     with pytest.raises(BadRequest):
-        q.answer(world.state, query("relative"))
+        answers.answer(world.state, query("relative"))
 
 
 def test_a_directory_cannot_be_opened_for_its_bytes(world: World) -> None:

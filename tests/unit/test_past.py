@@ -16,7 +16,7 @@ from diskless.errors import (
     PathIsFile,
     ReadOnly,
 )
-from diskless.namespace import btree, history, past, weights
+from diskless.namespace import answers, btree, history, past, weights
 from diskless.namespace import commands as c
 from diskless.namespace import queries as q
 from diskless.namespace.state import NamespaceState
@@ -39,7 +39,7 @@ def world() -> World:
 
 def ask(world: World, query: q.Query) -> Any:
     """Its answer, by way of the wire."""
-    answer = q.answer(world.state, q.decode(q.encode(query)))
+    answer = answers.answer(world.state, q.decode(q.encode(query)))
     return q.decode_answer(query, q.encode(answer))
 
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from diskless import policy
 from diskless.errors import BadRequest, CapacityExceeded, DisklessError, ReadOnly
+from diskless.namespace import answers, policies
 from diskless.namespace import commands as c
-from diskless.namespace import policies
 from diskless.namespace import queries as q
 from tests.unit.test_namespace_world import World, check_counts
 
@@ -101,14 +101,14 @@ def test_a_policy_belongs_to_the_path_and_not_to_what_is_there() -> None:
 
 def test_it_is_shown_with_where_it_comes_from() -> None:
     world = World()
-    shown = q.answer(world.state, q.Policy("/a/b"))
+    shown = answers.answer(world.state, q.Policy("/a/b"))
     assert ("durability", "memory", "") in shown.entries
     world.do(c.AttachTier("file:///t", 1, 0))
-    assert ("durability", "async", "") in q.answer(world.state, q.Policy("/a/b")).entries
+    assert ("durability", "async", "") in answers.answer(world.state, q.Policy("/a/b")).entries
     world.do(set_of("/a", "sync"))
-    assert ("durability", "sync", "/a") in q.answer(world.state, q.Policy("/a/b")).entries
+    assert ("durability", "sync", "/a") in answers.answer(world.state, q.Policy("/a/b")).entries
     with pytest.raises(BadRequest):
-        q.answer(world.state, q.Policy("a"))
+        answers.answer(world.state, q.Policy("a"))
 
 
 def test_a_tier_that_a_path_relies_on_is_not_detached() -> None:

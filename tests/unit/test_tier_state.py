@@ -6,9 +6,9 @@ import pytest
 from diskless import policy
 from diskless.errors import BadRequest, Closing, Unavailable
 from diskless.model import Extent, TierOptions
+from diskless.namespace import answers, picture, tier
 from diskless.namespace import commands as c
 from diskless.namespace import journal as j
-from diskless.namespace import picture, tier
 from diskless.namespace import queries as q
 from diskless.namespace.replay import Diverged, Replayer, found
 from diskless.namespace.replication import NamespaceMachine
@@ -361,24 +361,24 @@ def test_a_replayed_put_is_cold_but_for_empty_files() -> None:
 def test_a_cold_file_is_opened_with_its_place_until_it_is_back_in_memory() -> None:
     world = tiered()
     id_ = world.put("/a", b"x" * 100).number
-    assert q.answer(world.state, q.Open("/a")).place is None, "its bytes are here"
+    assert answers.answer(world.state, q.Open("/a")).place is None, "its bytes are here"
     world.state = state = again(world)
-    assert q.answer(state, q.Open("/a")).place is None, "nobody said where it is"
+    assert answers.answer(state, q.Open("/a")).place is None, "nobody said where it is"
     place_all(state)
     place = TierPlace("seg/7", 0, 1, 0)
-    assert q.answer(state, q.Open("/a")).place == place
-    assert q.answer(state, q.TierPlaces((id_, 99))) == [place, None]
-    assert [q.answer(state, q.TierParts(one)) for one in (id_, 99)] == [[place], []]
+    assert answers.answer(state, q.Open("/a")).place == place
+    assert answers.answer(state, q.TierPlaces((id_, 99))) == [place, None]
+    assert [answers.answer(state, q.TierParts(one)) for one in (id_, 99)] == [[place], []]
     assert state.tier.newest_cold(below=1 << 60, limit=9) == [id_]
     for slot in range(4):
         world.do(agent_up(slot))
     stripe = world.stripe(100)
     move = c.Move(id_, 0, (Extent(stripe.id, 0, 100),))
     assert world.do(c.Relocate((stripe,), (move,))) == c.Done(1)
-    opened = q.answer(state, q.Open("/a"))
+    opened = answers.answer(state, q.Open("/a"))
     assert (opened.place, opened.stripes) == (None, [stripe])
     assert not state.tier.cold
-    assert q.answer(state, q.TierPlaces((id_,))) == [place], "it is still there too"
+    assert answers.answer(state, q.TierPlaces((id_,))) == [place], "it is still there too"
     check_counts(state)
 
 
@@ -405,11 +405,11 @@ def test_cold_files_are_told_newest_first() -> None:
 def test_the_state_of_the_tier_is_told_in_numbers() -> None:
     world = tiered()
     keep(world, 1, (world.put("/a", b"abc").number, 2))
-    status = q.answer(world.state, q.TierState())
+    status = answers.answer(world.state, q.TierState())
     assert (status.attached, status.uri, status.epoch, status.change) == (True, URI, 1, 2)
     assert (status.files, status.live_bytes, status.segments) == (1, 2, 1)
     assert (status.cold_files, status.cold_bytes) == (0, 0)
-    assert q.answer(again(world), q.TierState()).cold_bytes == 3
+    assert answers.answer(again(world), q.TierState()).cold_bytes == 3
 
 
 # Marks

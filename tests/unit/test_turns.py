@@ -16,9 +16,9 @@ from diskless.agent.leading import cut
 from diskless.agent.leading.janitor import REAP_STRIPES_MAX, SWEEP_ENTRIES
 from diskless.balance import Load, Scales, Walk
 from diskless.model import Extent, Place, Stripe
+from diskless.namespace import answers, picture
 from diskless.namespace import commands as c
 from diskless.namespace import journal as j
-from diskless.namespace import picture
 from diskless.namespace import queries as q
 from diskless.namespace import snapshot as s
 from diskless.namespace.health import SETTLE_GROUPS
@@ -411,11 +411,11 @@ def test_a_diff_costs_what_differs_and_own_bytes_come_in_pages() -> None:
         for number in range(20):  # in a leaf or two, so that as much differs at both sizes
             one.put(c.NewFile(f"/flat/2000-{number}", 1, 1, b"1"))
         query = q.Diff("/flat", "old", "", "", q.WALK_STEPS_MAX)
-        assert len(q.answer(one.state, query).changes) == 20
-        return work_of(lambda: q.answer(one.state, query))
+        assert len(answers.answer(one.state, query).changes) == 20
+        return work_of(lambda: answers.answer(one.state, query))
 
     def usage(one: Big) -> Work:
-        return work_of(lambda: q.answer(one.state, q.Usage("/", "", q.WALK_STEPS_MAX)))
+        return work_of(lambda: answers.answer(one.state, q.Usage("/", "", q.WALK_STEPS_MAX)))
 
     check(diff)
     check(usage)
@@ -475,7 +475,7 @@ TOKENS: dict[str, Callable[[NamespaceState], Any]] = {
         c.RevokeToken("q0"), now_ms=10**12, elapsed_ms=1000
     ),
     "a part of the revoked": lambda state: state.tokens.revoked_after(100, limit=100),
-    "a page": lambda state: q.answer(state, q.Tokens("q1", 100)),
+    "a page": lambda state: answers.answer(state, q.Tokens("q1", 100)),
     "the weight of all": lambda state: state.bytes_used,
 }
 
@@ -625,7 +625,7 @@ def test_what_the_drain_asks_for_comes_in_slices() -> None:
 
     def status(one: Big) -> Work:
         tiered(one)
-        return work_of(lambda: q.answer(one.state, q.TierState()))
+        return work_of(lambda: answers.answer(one.state, q.TierState()))
 
     def increment(one: Big) -> Work:
         tiered(one).apply(c.SetPolicy("/flat", "durability", "memory"))

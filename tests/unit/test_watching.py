@@ -23,6 +23,7 @@ from diskless.gateway.visitor import Visitor
 from diskless.identity.claims import Claims, Role
 from diskless.identity.handshake import Principal
 from diskless.model import FileRecord, Stripe
+from diskless.namespace import answers
 from diskless.namespace import queries as q
 from diskless.namespace.views import PathStatus
 from diskless.protocol.messages import Kind, OpenedMany, OpenedOne, OpenMany, Refusal, Status
@@ -202,11 +203,11 @@ class Here(Router):
         self.asked: list[type[q.Query]] = []
 
     def ask(self, query: q.Query, reply: Callable[[Any], T]) -> T:
-        return reply(q.answer(self.world.state, query))
+        return reply(answers.answer(self.world.state, query))
 
     async def query(self, query: q.Query) -> Any:
         self.asked.append(type(query))
-        return q.answer(self.world.state, query)
+        return answers.answer(self.world.state, query)
 
 
 class Inline(Reader):
