@@ -42,8 +42,7 @@ def run(sizes: Sizes, say: Say) -> Recorder:
         _fill(store, "/many", sizes.history_files, sizes.history_mib * MIB)
         store.write("/read/file", os.urandom(READ_BYTES))
         store.snapshot("/read", "s")
-        for turn in range(-1, sizes.repetitions):  # the first one only warms up
-            into = record if turn >= 0 else Recorder("unused")
+        for _, into in record.turns(sizes.repetitions):
             _verbs(store, sizes, into)
             _reads(store, sizes, into)
             _commits(running, into)

@@ -18,7 +18,7 @@ from msgspec import structs
 from diskless.bench import works
 from diskless.bench.clusters import QUICK_FREEING, Cluster, cluster, shape_settings
 from diskless.bench.processes import cpu_s
-from diskless.bench.recorder import Recorder, Say
+from diskless.bench.recorder import Recorder, Say, in_turn
 from diskless.bench.sizes import Sizes
 from diskless.client.caller import Caller
 from diskless.client.client import TIMEOUT_S, Client
@@ -80,9 +80,8 @@ def run(sizes: Sizes, say: Say) -> Recorder:
             chosen = replace(settings, name=f"bench-tls-{tls:d}", tls=tls)
             sides.append(Side(stack.enter_context(cluster(chosen)), tls=tls))
         say("with TLS and without, in turns")
-        for turn in range(-1, sizes.repetitions):  # the first one only warms up
-            into = record if turn >= 0 else Recorder("unused")
-            order = sides if turn % 2 else sides[::-1]
+        for turn, into in record.turns(sizes.repetitions):
+            order = in_turn(sides, turn)
             _commits(order, sizes, into)
             _bulk(order, sizes, into)
             _opening(order, into)

@@ -1,11 +1,13 @@
 """Collects samples into series as a part measures them, and times the work."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from diskless.bench.figures import Series
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 class Recorder:
@@ -41,6 +43,12 @@ class Recorder:
             )
         self._series[key].samples.append(value)
 
+    def turns(self, count: int) -> Iterator[tuple[int, "Recorder"]]:
+        """So many turns, each with what takes its figures; one before them, -1, only warms up."""
+        yield -1, Recorder("unused")
+        for turn in range(count):
+            yield turn, self
+
     def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
@@ -48,6 +56,11 @@ class Recorder:
     @property
     def series(self) -> list[Series]:
         return list(self._series.values())
+
+
+def in_turn(sides: Sequence[T], turn: int) -> Sequence[T]:
+    """What is compared, every other turn from the last to the first."""
+    return sides if turn % 2 else sides[::-1]
 
 
 def timed_s(work: Callable[[], object]) -> float:

@@ -37,8 +37,7 @@ def run(sizes: Sizes, say: Say) -> Recorder:
         store._caller.application = ""  # whoever prepares is no query
         say(f"a checkpoint of {sizes.rollback_batches} batches, {sizes.rollback_mib} MiB")
         fill(store, sizes.rollback_batches, sizes.rollback_mib * MIB)
-        for turn in range(-1, sizes.repetitions):  # the first one only warms up
-            into = record if turn >= 0 else Recorder("unused")
+        for _, into in record.turns(sizes.repetitions):
             _roll_back(store, sizes.rollback_batches, into)
             _commits(running, sizes, into)
         store.delete(CHECKPOINT, recursive=True, with_snapshots=True)

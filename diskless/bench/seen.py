@@ -24,7 +24,7 @@ from diskless.bench.browser import NoBrowser, start_chromium
 from diskless.bench.clusters import QUICK_FREEING, Cluster, cluster, shape_settings
 from diskless.bench.processes import cost_of, cpu_s
 from diskless.bench.query import Plan
-from diskless.bench.recorder import Recorder, Say
+from diskless.bench.recorder import Recorder, Say, in_turn
 from diskless.bench.sizes import Sizes
 from diskless.bench.spark import _session, _start, _turn, parse_setup
 from diskless.client.descriptor import load
@@ -117,9 +117,8 @@ def run(sizes: Sizes, say: Say) -> Recorder:
             chosen = replace(settings, name=f"bench-seen-{shown:d}", metrics_port=port)
             sides.append(Side(stack.enter_context(cluster(chosen)), shown=shown))
         say("with metrics and the page and without, in turns")
-        for turn in range(-1, sizes.repetitions):  # the first one only warms up
-            into = record if turn >= 0 else Recorder("unused")
-            order = sides if turn % 2 else sides[::-1]
+        for turn, into in record.turns(sizes.repetitions):
+            order = in_turn(sides, turn)
             _commits(order, sizes, into)
         _idle(sides, record)
         _notes(sides[1], record)

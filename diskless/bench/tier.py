@@ -25,7 +25,7 @@ from diskless.bench import queries, recovery, weed, works
 from diskless.bench.clusters import QUICK_FREEING, Cluster, cluster, shape_settings
 from diskless.bench.processes import cpu_s
 from diskless.bench.query import Plan
-from diskless.bench.recorder import Recorder, Say, timed_s
+from diskless.bench.recorder import Recorder, Say, in_turn, timed_s
 from diskless.bench.sizes import Sizes
 from diskless.client.client import connect
 from diskless.config import GIB, MIB, ClusterSettings
@@ -89,15 +89,14 @@ def _beside(sizes: Sizes, record: Recorder, say: Say) -> None:
             chosen = _settings(name, uri, credentials)
             sides.append(Side(stack.enter_context(cluster(chosen)), name))
         for turn in range(sizes.repetitions):
-            order = sides if turn % 2 else sides[::-1]
             say(f"commits and bulk, turn {turn + 1}")
-            for side in order:
+            for side in in_turn(sides, turn):
                 if side.tier != NONE:
                     _sync(side, sizes, record)
                 _bulk(side, sizes, record)
         for turn in range(sizes.tier_turns):
             say(f"a query with a tier and without, turn {turn + 1}")
-            for side in sides if turn % 2 else sides[::-1]:
+            for side in in_turn(sides, turn):
                 _query(side, turn, sizes, record)
         if sizes.tier_many_batches:
             say(f"requests at {MANY_PARTITIONS} partitions")

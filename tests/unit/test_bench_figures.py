@@ -12,10 +12,23 @@ from diskless.bench import machine, sizes, works
 from diskless.bench.figures import Result, Series, UnknownFormat, decode, encode, ratios, spread_of
 from diskless.bench.processes import cost_of
 from diskless.bench.query import cached_share, committed_s
+from diskless.bench.recorder import Recorder, in_turn
 from diskless.bench.spark import counted, parse_setup
 from diskless.bench.stores import FilesAt
 from diskless.errors import BadRequest
 from diskless.model import Event
+
+# Turns.
+
+
+def test_what_is_compared_takes_turns_and_the_first_turn_only_warms_up() -> None:
+    record, orders = Recorder("part"), []
+    for turn, into in record.turns(3):
+        orders.append(list(in_turn(["a", "b"], turn)))
+        into.add("work", "a", turn, "s")
+    assert orders == [["a", "b"], ["b", "a"], ["a", "b"], ["b", "a"]]
+    assert [series.samples for series in record.series] == [[0, 1, 2]]
+
 
 # Statistics.
 
