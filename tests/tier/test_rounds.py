@@ -17,17 +17,18 @@ from diskless.agent.leading.drainer import Drainer, Limits, RoundEnded
 from diskless.agent.ports import Stretch, Uploaded
 from diskless.agent.tiers import Tiers
 from diskless.checksum import file_checksum
-from diskless.errors import NotFound, StoreDown, TooFewShards, Unavailable
+from diskless.errors import NotFound, StoreDown, Superseded, TooFewShards, Unavailable
 from diskless.model import FileRecord
 from diskless.namespace import commands as c
 from diskless.namespace.journal import Journal
 from diskless.namespace.parts import Span
 from diskless.namespace.replication.machine import NamespaceMachine
 from diskless.namespace.state import NamespaceState
-from diskless.namespace.tier import Kept, Segment
+from diskless.namespace.tier import FORGET_PLACES, Kept, Segment
 from diskless.namespace.views import tier_place
 from diskless.tier.chain import Chain
 from diskless.tier.port import TierPort
+from diskless.tier.restore import resuming
 from diskless.tier.store import Metered
 from diskless.tier.sweep import tidy
 from diskless.tier.verify import verify
@@ -47,7 +48,7 @@ class Room:
     def __init__(self, limits: Limits) -> None:
         self.machine = NamespaceMachine()
         self.store = FaultyStore(random.Random(1))
-        self.port = TierPort(Metered(self.store), cluster="c", name="c")  # type: ignore[arg-type]
+        self.port = port_of(self.store)
         self.uploads_to = self.port
         self.op = 0
         self.sequence = 0
@@ -112,6 +113,16 @@ class Room:
 
     def begin_parts(self) -> Parts:
         return Parts(self.read, self.uploads_to, self.dies)
+
+
+def port_of(store: FaultyStore) -> TierPort:
+    return TierPort(Metered(store), cluster="c", name="c")  # type: ignore[arg-type]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.1)
 
 
 def gone_where_it_was(room: Room, id_: int, error: Exception) -> Callable[[FileRecord], None]:
@@ -447,6 +458,32 @@ def test_what_a_leader_left_of_a_tier_that_is_detached_is_cleared_up_by_the_next
         draining.cancel()
         assert room.state.marked is None
         assert not room.state.tier.places
+
+    run(main())
+
+
+def test_a_cluster_that_lost_its_tier_to_another_one_uses_the_next_that_it_is_given() -> None:
+    """By the leader that it has: nobody may become the next one for a long time."""
+
+    async def main() -> None:
+        room = Room(SMALL)
+        ids = [room.put(f"/{n}", b"x") for n in range(FORGET_PLACES + 1)]
+        draining = asyncio.create_task(room.drainer.run())
+        await until(lambda: room.state.tier.horizon_file == ids[-1])
+        other = Chain(room.store, cluster="d", name="d", epoch=0)
+        await other.take_over(resuming(other), round_id=lambda: "d")
+        await until(lambda: room.drainer.superseded is not None)
+        with pytest.raises(Superseded):
+            await room.backlog.reach(room.state.tier.change + 1, 1.0)
+        assert room.do(c.DetachTier()) > 0, "some places are left to be forgotten"
+        await until(lambda: not room.state.tier.places)
+        room.port = room.uploads_to = port_of(FaultyStore(random.Random(2)))
+        room.do(c.AttachTier(f"{URI}/next", 1, 0, ""))
+        await until(lambda: room.state.tier.horizon_file == ids[-1])
+        assert room.drainer.superseded is None
+        room.put("/new", b"y")
+        await room.backlog.reach(room.state.tier.change, 10.0)
+        draining.cancel()
 
     run(main())
 

@@ -223,9 +223,13 @@ class Backlog:
         self.moved()
 
     def end(self, error: Superseded) -> None:
-        """Nothing more will become durable."""
+        """Nothing more will become durable, as long as the tier is this one."""
         self.over = error
         self.moved()
+
+    def resume(self) -> None:
+        """It is another one."""
+        self.over = None
 
     @property
     def presses(self) -> bool:

@@ -4,7 +4,8 @@ Runs on the leader. A round takes all changes up to one moment, reads the bytes 
 that exist then, and writes one manifest. Commands then inform every voter where the files are and
 that the horizon has moved. Nothing is announced before it is in the chain. A round that fails
 leaves garbage, never half a prefix. A new leader first adopts manifests that an earlier leader of
-the same epoch has appended. A drainer that finds a later epoch in the chain stops for good.
+the same epoch has appended. A drainer that finds a later epoch in the chain never uses that chain
+again: it waits until the namespace has another one.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from diskless.agent.leading.carrier import Carrier, Limits, Source
 from diskless.agent.leading.distance import Distance, choose_distance
 from diskless.agent.leading.pacer import Pacer
 from diskless.agent.ports import Draft, FileRow, Landed, SegmentRow, Tier
+from diskless.agent.ticking import rest
 from diskless.agent.tiers import Tiers
 from diskless.config import TierSettings
 from diskless.errors import DisklessError, StoreDown, Superseded
@@ -84,7 +86,7 @@ class Drainer:
         self._now_s = now_s
         self._first = first
         self._followed: tuple[str, int] | None = None
-        self._uri = ""  # of the chain that is followed, or soon will be
+        self._aim = ("", 0)  # the chain that is followed, or soon will be
         self._since_whole = 0
         self._journal_bytes = 0
         self._took_s = 0.0
@@ -123,7 +125,17 @@ class Drainer:
     # -- main loop ------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Drains until cancelled, or superseded."""
+        """Drains until cancelled."""
+        while True:
+            await self.until_superseded()
+            while self._chain == self._aim:
+                await rest(ABSENT_S)
+            log.info("the tier that another cluster continues with is not this one's any more")
+            self.superseded = None
+            self._backlog.resume()
+
+    async def until_superseded(self) -> None:
+        """Drains until another cluster continues with the chain."""
         pause_s = BACK_OFF_S_MIN
         while True:
             rounds = self.rounds
@@ -264,7 +276,7 @@ class Drainer:
         if self._state.marked is not None:
             await self._do(c.Unmark())  # an earlier leader did not remove it
         tier = self._state.tier
-        number, self._uri = tier.number, tier.uri
+        number, self._aim = tier.number, self._chain
         last = await self._tier.look(number, epoch=tier.epoch)
         self._follow(last)
         while found := await self._tier.look(self._state.tier.number + 1, epoch=tier.epoch):
@@ -285,11 +297,11 @@ class Drainer:
         await self._do(
             c.Horizon(
                 tier.epoch, found.number, tier.horizon_change, tier.horizon_op,
-                tier.horizon_time_ms, tier.horizon_file, self._uri,
+                tier.horizon_time_ms, tier.horizon_file, self._aim[0],
             )
         )  # fmt: skip
         if self._state.tier.number < found.number:
-            raise RoundEnded(f"manifest {found.number} of {self._uri} is of epoch {found.epoch}")
+            raise RoundEnded(f"manifest {found.number} of {tier.uri} is of epoch {found.epoch}")
 
     def _follow(self, last: Landed | None) -> None:
         """Counts how far the last manifest is from a whole one."""
@@ -308,7 +320,7 @@ class Drainer:
         named = {row[0]: row for row in segments}
         for part in by_file(rows, KEEP_ROWS_MAX, file=lambda row: row[0]):
             told = tuple(named[number] for number in sorted({row[1] for row in part}))
-            await self._do(c.Keep(landed.number, told, tuple(part), self._uri))
+            await self._do(c.Keep(landed.number, told, tuple(part), self._aim[0]))
         await self._do(
             c.Horizon(
                 landed.epoch,
@@ -317,7 +329,7 @@ class Drainer:
                 landed.op or self._state.tier.horizon_op,
                 landed.time_ms,
                 landed.last_file,
-                self._uri,
+                self._aim[0],
             )
         )
         self._follow(landed)
