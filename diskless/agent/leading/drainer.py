@@ -378,7 +378,7 @@ class Drainer:
         found = await cut.increment(self._state, self._world.journal)
         if found is None:
             return False
-        self.needed = frozenset(e.stripe for record in found.records for e in record.extents)
+        self.needed = found.stripes
         for at in range(0, len(found.entries), JOURNAL_PIECE):
             await draft.add_journal(found.entries[at : at + JOURNAL_PIECE])
         await self._carrier.bring(draft, found.records)
