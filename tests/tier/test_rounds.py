@@ -1,7 +1,10 @@
 """Rounds of the drain, one at a time: what moves, is freed or fails to be read meanwhile."""
 
 import asyncio
+import gc
+import logging
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
@@ -27,7 +30,7 @@ from diskless.namespace.state import NamespaceState
 from diskless.namespace.tier import FORGET_PLACES, Kept, Segment
 from diskless.namespace.views import tier_place
 from diskless.tier.chain import Chain
-from diskless.tier.port import TierPort
+from diskless.tier.port import ChainDraft, TierPort
 from diskless.tier.restore import resuming
 from diskless.tier.store import Metered
 from diskless.tier.sweep import tidy
@@ -526,6 +529,41 @@ def test_a_tier_that_is_silent_for_days_takes_no_more_memory(
         assert room.backlog.lag().seconds == asyncio.get_running_loop().time() - began_s
         await room.drainer.round()
         assert room.backlog.lag().seconds == 0
+
+    run(main())
+
+
+def test_of_a_round_that_failed_nothing_stays_in_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """While a store is silent the next round is made beside it, and a whole one has rows of all
+    files."""
+
+    async def main() -> None:
+        room = Room(SMALL)
+        room.put("/a", b"x")
+        drafts: list[weakref.ref[object]] = []
+        draft = room.port.draft
+
+        def noted(round_id: str) -> ChainDraft:
+            found = draft(round_id)
+            drafts.append(weakref.ref(found))
+            return found
+
+        room.port.draft = noted  # type: ignore[method-assign]
+
+        async def silent(name: str, parts: Any) -> None:
+            raise StoreDown("silent")
+
+        room.store.put_new = silent  # type: ignore[method-assign]
+        caplog.set_level(logging.CRITICAL, "diskless")  # it keeps errors, too
+        draining = asyncio.create_task(room.drainer.run())
+        await until(lambda: room.drainer.rounds_failed == 2)
+        gc.collect()
+        assert drafts
+        assert not [ref for ref in drafts if ref() is not None]
+        draining.cancel()
+        assert "silent" in str(room.drainer.error)
 
     run(main())
 

@@ -1,6 +1,9 @@
 """Reading what is in the tier alone: which chunks are fetched, by whom, and how many ahead."""
 
 import asyncio
+import gc
+import logging
+import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -10,9 +13,11 @@ import pytest
 from diskless.agent.chunks import CHUNK_BYTES
 from diskless.agent.claims import CLAIMS_MAX, Claims
 from diskless.agent.cold import CLAIM_CHUNKS_MAX, REQUESTS_MAX, ColdName, ColdReader
+from diskless.agent.leading.hydrator import Hydrator
+from diskless.agent.leading.pacer import Pacer
 from diskless.agent.memory import Memory
 from diskless.checksum import BLOCK_BYTES, block_checksums, seed
-from diskless.config import GIB, KIB, MIB
+from diskless.config import GIB, KIB, MIB, Tuning
 from diskless.errors import (
     BadRequest,
     CorruptData,
@@ -21,7 +26,7 @@ from diskless.errors import (
     StoreDown,
     Unavailable,
 )
-from diskless.model import AgentInfo, Extent
+from diskless.model import AgentInfo, Extent, FileRecord
 from diskless.namespace.views import TierPlace
 
 SIZE = 40 * MIB
@@ -627,3 +632,40 @@ def test_claims_are_bounded_and_the_oldest_go_first() -> None:
     claims.claim(2, 8, range(9))
     assert claims.weight == full
     assert claims.claim(3, 7, [0, 1]) == [1, 3]
+
+
+def test_of_files_that_are_damaged_in_the_tier_nothing_stays_in_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An error holds the frames that it came through, and those the bytes that were compared."""
+
+    async def work() -> None:
+        tier = Tier(16 * MIB)
+        hydrator = Hydrator(
+            replica=cast(Any, None),
+            cold=reader(tier),
+            writer=cast(Any, None),
+            pacer=Pacer(share=1.0),
+            pulses={},
+            tuning=Tuning(),
+            now_s=asyncio.get_running_loop().time,
+        )
+        seen: list[weakref.ref[memoryview]] = []
+        read = tier.read
+
+        async def noted(*args: Any, **more: Any) -> list[memoryview]:
+            views = await read(*args, **more)
+            seen.extend(map(weakref.ref, views))
+            return views
+
+        tier.read = noted  # type: ignore[method-assign]
+        caplog.set_level(logging.CRITICAL, "diskless")  # it keeps errors, too
+        assert await hydrator.hydrate([FileRecord(7, MIB, 0, 1, None, ())]) == 0
+        assert await hydrator.hydrate([FileRecord(8, MIB, 0, 1, None, ())]) == 0
+        assert len(hydrator.damaged) == 2
+        await settle()
+        gc.collect()
+        assert len(seen) == 2
+        assert not [ref for ref in seen if ref() is not None]
+
+    run(work)

@@ -345,6 +345,26 @@ def test_while_the_tier_is_silent_the_wait_ends_and_says_by_how_much_it_is_behin
     asyncio.run(check())
 
 
+def test_what_was_refused_for_being_superseded_is_not_kept() -> None:
+    """An error that is raised again holds all frames that it came through before."""
+
+    async def check() -> None:
+        world = World()
+        world.stateful("/c")
+        effect = world.put("/c/commits/0")
+        world.backlog.end(Superseded("another"))
+        depths = []
+        for _ in range(3):
+            with pytest.raises(Superseded, match="another") as before:
+                world.backlog.before(effect)
+            with pytest.raises(Superseded, match="another") as after:
+                await world.backlog.reach(world.state.tier.change + 1, 1.0)
+            depths.append((len(before.traceback), len(after.traceback)))
+        assert depths == [depths[0]] * 3
+
+    asyncio.run(check())
+
+
 def test_who_was_superseded_acknowledges_nothing_more() -> None:
     world = World()
     world.stateful("/c")

@@ -80,7 +80,7 @@ class Backlog:
             return None
         if self.over is not None:
             if self._awaited(command) and not self._is_shared(command):
-                raise self.over
+                raise Superseded(str(self.over))
             return None
         if self.failing:
             return None
@@ -167,7 +167,7 @@ class Backlog:
             async with asyncio.timeout(timeout_s):
                 while self._world.state.tier.horizon_change < change:
                     if self.over is not None:
-                        raise self.over
+                        raise Superseded(str(self.over))
                     if self._left:
                         raise Unavailable("the leader changed before the answer was durable")
                     await self._moved.wait()

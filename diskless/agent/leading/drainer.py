@@ -24,7 +24,7 @@ from diskless.agent.ports import Draft, FileRow, Landed, SegmentRow, Tier
 from diskless.agent.ticking import rest
 from diskless.agent.tiers import Tiers
 from diskless.config import TierSettings
-from diskless.errors import DisklessError, StoreDown, Superseded
+from diskless.errors import DisklessError, StoreDown, Superseded, without_frames
 from diskless.model import FileRecord
 from diskless.namespace import commands as c
 from diskless.namespace import picture
@@ -143,7 +143,7 @@ class Drainer:
                 await self.drain()
             except Superseded as error:
                 log.error("another cluster continues with the tier error=%s", error)
-                self.superseded = error
+                self.superseded = without_frames(error)
                 self._backlog.end(error)
                 return
             except RoundEnded as error:
@@ -161,7 +161,7 @@ class Drainer:
         if self.error is None:
             self.error_since_s = self._now_s()
             log.warning("the tier falls behind error=%s", error)
-        self.error = error
+        self.error = without_frames(error)
         self._backlog.failing = True
 
     async def drain(self) -> None:

@@ -66,7 +66,7 @@ class Hydrator:
         self._wanted: dict[int, None] = {}
         self._shunned: dict[int, None] = {}
         self.bytes_done = 0
-        self.damaged: dict[int, DisklessError] = {}
+        self.damaged: set[int] = set()
         """Files whose bytes in the tier fail their checksum."""
 
     async def run(self) -> None:
@@ -280,7 +280,7 @@ class Hydrator:
     def _give_up(self, record: FileRecord, error: DisklessError) -> None:
         """A damaged file must not stop the others from being loaded."""
         if isinstance(error, CorruptData):
-            self.damaged[record.id] = error
+            self.damaged.add(record.id)
             log.error("a file of the tier is damaged id=%d error=%s", record.id, error)
 
     async def _seal(self, data: bytes, grade: Grade, stripes: list[Stripe]) -> None:
