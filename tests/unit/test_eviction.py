@@ -219,6 +219,25 @@ def test_what_a_policy_keeps_is_no_candidate_and_the_rest_goes_in_any_case() -> 
     assert sorted(by_path(found.surplus)) == [f"/q/state/0/0/{n}.delta" for n in (1, 2, 3)]
 
 
+@pytest.mark.parametrize("committed", [0, 1])
+def test_a_query_in_its_first_batches_is_one_that_may_have_to_recover(committed: int) -> None:
+    """Batch 0 is a batch: before its commit nothing is older than its plan, and after it batch 1
+    builds on its state."""
+    world = tiered()
+    checkpoint(world, committed)
+    world.put(f"/q/offsets/{committed}")
+    world.mkdirs("/q/commits")
+    put(world, f"/q/state/0/0/{committed + 1}.delta")
+    settle(world)
+    recent = {Standing.RECENT}
+    assert set(by_path(walked(world).candidates).values()) == recent
+    world.do(c.SetPolicy("/q", policy.KEEP_IN_MEMORY, "1"))
+    settle(world)
+    found = walked(world)
+    assert not found.candidates
+    assert not found.surplus
+
+
 def test_pinned_files_stay_by_whichever_path_and_are_wanted_if_they_are_gone() -> None:
     world = tiered()
     ids = {path: put(world, path) for path in ("/a/x", "/a/y", "/b")}
