@@ -470,6 +470,31 @@ def test_an_agent_that_stalls_is_waited_for_once_and_not_for_each_chunk_that_it_
     run(work)
 
 
+def test_who_waits_for_room_to_ask_a_stalled_agent_does_not_wait_for_the_agent_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With little memory two are asked at a time, and ten readers of ten files would each wait."""
+    monkeypatch.setattr("diskless.agent.cold.LATE_S", 0.0)
+    asked = Counter[int]()
+
+    async def stalled(self: Peers, agent: AgentInfo, **_: Any) -> tuple[memoryview, bytes]:
+        asked[agent.slot] += 1
+        await asyncio.sleep(0.01)
+        raise Unavailable("did not answer within 5 s")
+
+    async def work() -> None:
+        agents = Agents(3, Tier(16 * MIB), 64 * MIB)
+        names = [ColdName(id_, SIZE, 0) for id_ in range(10)]
+        for name in names:
+            await agents.all[1].read(chunk_of(5, name))
+        monkeypatch.setattr(Peers, "fetch", stalled)
+        found = await asyncio.gather(*(agents.all[2].read(chunk_of(5, name)) for name in names))
+        assert [parts[0][0] for parts in found] == [20] * 10
+        assert asked == {1: 2}
+
+    run(work)
+
+
 def test_what_the_store_refuses_is_refused_and_asked_for_again_by_the_next() -> None:
     async def work() -> None:
         tier = Tier(16 * MIB)
