@@ -30,6 +30,7 @@ from diskless.namespace.state import NamespaceState
 from diskless.namespace.tier import FORGET_PLACES, Kept, Segment
 from diskless.namespace.views import tier_place
 from diskless.tier.chain import Chain
+from diskless.tier.manifest import chain_name
 from diskless.tier.port import ChainDraft, TierPort
 from diskless.tier.restore import resuming
 from diskless.tier.store import Metered
@@ -438,6 +439,33 @@ def test_a_whole_round_tells_the_namespace_of_the_files_that_it_brought_and_of_n
         assert new in {row[0] for row in rows}
         assert known.isdisjoint(row[1] for row in rows), "where nothing is new"
         assert set(room.state.tier.places) == set(room.state.files)
+
+    run(main())
+
+
+def test_a_new_leader_reads_no_places_of_files_that_the_namespace_knows() -> None:
+    """A whole manifest has those of all files: as much as the namespace has, once more."""
+
+    async def main() -> None:
+        room = Room(SMALL)
+        room.put("/a", b"x")
+        await room.drainer.catch_up()
+        await room.drainer.round()
+        known = room.state.tier.number
+        gets: list[tuple[str, int]] = []
+        get = room.store.get
+
+        async def noted(name: str, start: int = 0, end: int | None = None) -> memoryview:
+            gets.append((name, start))
+            return await get(name, start, end)
+
+        room.store.get = noted  # type: ignore[method-assign]
+        await room.drainer.catch_up()
+        assert gets.count((chain_name(known), 0)) == 1
+        assert all(start == 0 for _, start in gets)
+        room.put("/b", b"y")
+        await room.drainer.round()
+        assert len(room.state.tier.places) == 2
 
     run(main())
 

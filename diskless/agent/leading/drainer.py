@@ -228,7 +228,7 @@ class Drainer:
     async def _watch(self) -> None:
         """Raises Superseded if another cluster continues with the chain, and the store's errors."""
         tier = self._state.tier
-        found = await self._tier.look(tier.number + 1, epoch=tier.epoch)
+        found = await self._tier.look(tier.number + 1, epoch=tier.epoch, rows=False)
         self._watched_s = self._now_s()
         if found is not None:
             self._followed = None  # of another leader: adopt it
@@ -277,7 +277,7 @@ class Drainer:
             await self._do(c.Unmark())  # an earlier leader did not remove it
         tier = self._state.tier
         number, self._aim = tier.number, self._chain
-        last = await self._tier.look(number, epoch=tier.epoch)
+        last = await self._tier.look(number, epoch=tier.epoch, rows=False)
         self._follow(last)
         while found := await self._tier.look(self._state.tier.number + 1, epoch=tier.epoch):
             if found.epoch < tier.epoch:
