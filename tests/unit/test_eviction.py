@@ -1,5 +1,6 @@
 """What leaves memory first: the order, the marks, and what a walk over all files finds."""
 
+import asyncio
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diskless import eviction, policy
+from diskless.agent.leading.evictor import EVICT_FILES, Evictor
 from diskless.errors import BadRequest
 from diskless.eviction import Candidate, Standing, Wishes
 from diskless.model import Extent
@@ -236,6 +238,53 @@ def test_a_query_in_its_first_batches_is_one_that_may_have_to_recover(committed:
     found = walked(world)
     assert not found.candidates
     assert not found.surplus
+
+
+class Leading:
+    """What an evictor knows of the leader: a replica, a hydrator and a drainer that are well."""
+
+    error = superseded = None
+    shunned = ()
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.state = world.state
+        self.evicted: list[tuple[tuple[int, int], ...]] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    async def execute(self, command: c.Evict) -> tuple[c.Result, ...]:
+        self.evicted.append(command.files)
+        self.meanwhile()
+        return self.world.apply(command)
+
+    def want(self, ids: Collection[int]) -> None: ...
+    def shun(self, ids: Collection[int]) -> None: ...
+    def welcome(self, ids: Collection[int]) -> None: ...
+
+
+def test_what_is_to_go_in_any_case_is_looked_at_again_right_before_it_goes() -> None:
+    """Not all of it at once: there may be tens of thousands of files."""
+    world = tiered()
+    for batch in range(2 * EVICT_FILES):
+        put(world, f"/q/state/0/0/{batch}.zip")
+    checkpoint(world, 1)
+    newest = 3 * EVICT_FILES
+    world.put(f"/q/commits/{newest}")
+    world.do(c.SetPolicy("/q", policy.KEEP_IN_MEMORY, "1"))
+    settle(world)
+    leading = Leading(world)
+    path = f"/q/state/0/0/{2 * EVICT_FILES - 2}.zip"  # the last of them
+    last = world.state.tree.find(path).record.id
+    leading.meanwhile = lambda: world.delete(path) if len(leading.evicted) == 1 else None
+    evictor = Evictor(
+        replica=leading, drainer=leading, backlog=leading, hydrator=leading,
+        pulses={}, per_byte=1.5, now_s=lambda: 0.0,
+    )  # fmt: skip
+    asyncio.run(evictor.look())
+    gone = [id_ for part in leading.evicted for id_, _ in part]
+    assert len(gone) >= 2 * EVICT_FILES - 2
+    assert all(0 < len(part) <= EVICT_FILES for part in leading.evicted)
+    assert last not in gone
 
 
 def test_pinned_files_stay_by_whichever_path_and_are_wanted_if_they_are_gone() -> None:
