@@ -21,8 +21,9 @@ from diskless.agent.ports import Stretch, Uploaded
 from diskless.agent.tiers import Tiers
 from diskless.checksum import file_checksum
 from diskless.errors import NotFound, StoreDown, Superseded, TooFewShards, Unavailable
-from diskless.model import FileRecord
+from diskless.model import Extent, FileRecord
 from diskless.namespace import commands as c
+from diskless.namespace import picture
 from diskless.namespace.journal import Journal
 from diskless.namespace.parts import Span
 from diskless.namespace.replication.machine import NamespaceMachine
@@ -371,6 +372,86 @@ def test_a_store_that_takes_its_time_with_a_manifest_keeps_nothing_from_being_re
         room.store.put_new = slow  # type: ignore[method-assign]
         await room.drainer.round()
         assert seen == [False]
+
+    run(main())
+
+
+def test_what_the_files_of_a_round_lie_in_is_needed_until_they_are_read() -> None:
+    async def main() -> None:
+        room = Room(SMALL)
+        await room.drainer.catch_up()
+        await room.drainer.round()
+        ids = [room.put(f"/{n}", b"x" * 24) for n in range(2)]
+        for id_ in ids:
+            file = room.state.files[id_]
+            extents = (Extent(f"0.1.{id_}", 0, 24),)
+            file.record = replace(file.record, inline=None, extents=extents)
+        seen: list[Any] = []
+
+        async def read(record: FileRecord) -> bytes:
+            seen.append((room.drainer.collecting, room.drainer.needed))
+            return b"x" * 24
+
+        room.read = read  # type: ignore[method-assign]
+        await room.drainer.round()
+        assert seen == [(True, frozenset(f"0.1.{id_}" for id_ in ids))] * 2
+
+    run(main())
+
+
+@pytest.mark.parametrize("mostly_dead", [False, True])
+def test_a_whole_round_brings_the_files_of_segments_that_are_to_be_given_up(
+    mostly_dead: bool,
+) -> None:
+    async def main() -> None:
+        room = Room(SMALL)
+        id_ = room.put("/a", b"x" * 24)
+        await room.drainer.catch_up()
+        await room.drainer.round()
+        (before,) = room.state.tier.segments
+        room.do(c.Mark())
+        whole = cut.Whole(
+            moment=cut.Moment(change=1, op=1, time_ms=1, last_file=1),
+            rewrite=frozenset({before} if mostly_dead else ()),
+        )
+        for chunk in picture.rows(room.state):
+            cut.sort_files(room.state, chunk, None, whole)
+        assert [record.id for record in whole.records] == [id_] * mostly_dead
+        assert list(whole.rows) == [before] * (not mostly_dead)
+
+    run(main())
+
+
+def test_what_lands_after_the_tier_was_attached_anew_is_passed_by() -> None:
+    """A round that had begun before: it has its number, and no state builds on it."""
+
+    async def main() -> None:
+        room = Room(SMALL)
+        await room.drainer.catch_up()
+        await room.drainer.round()
+        id_ = room.put("/a", CONTENT)
+
+        def again(record: FileRecord) -> None:
+            room.on_read = lambda record: None
+            while room.do(c.DetachTier()):
+                pass
+            room.do(c.AttachTier(URI, 2, 1, ""))
+
+        room.on_read = again
+        draining = asyncio.create_task(room.drainer.run())
+        room.backlog.note()
+        await until(lambda: room.state.tier.horizon_file >= id_)
+        draining.cancel()
+        assert (room.state.tier.epoch, room.state.tier.number) == (2, 3)
+        assert await kept(room, id_) == CONTENT
+        chain = Chain(room.store, cluster="c", name="c", epoch=2)
+        newest = await chain.newest()
+        assert newest is not None
+        assert newest.number == newest.base == 3, "the first of its epoch is whole"
+        assert (await chain.read(2)).epoch == 1
+        report = await verify(chain, full=True)
+        assert report.sound, report.problems
+        assert report.files == 1
 
     run(main())
 

@@ -16,7 +16,8 @@ from diskless.agent.cold import CLAIM_CHUNKS_MAX, REQUESTS_MAX, ColdName, ColdRe
 from diskless.agent.leading.hydrator import Hydrator
 from diskless.agent.leading.pacer import Pacer
 from diskless.agent.memory import Memory
-from diskless.checksum import BLOCK_BYTES, block_checksums, seed
+from diskless.agent.ports import CacheCounts, Pulse
+from diskless.checksum import BLOCK_BYTES, block_checksums, file_checksum, seed
 from diskless.config import GIB, KIB, MIB, Tuning
 from diskless.errors import (
     BadRequest,
@@ -26,7 +27,10 @@ from diskless.errors import (
     StoreDown,
     Unavailable,
 )
-from diskless.model import AgentInfo, Extent, FileRecord
+from diskless.model import AgentInfo, Extent, FileRecord, Stripe
+from diskless.namespace import commands as c
+from diskless.namespace.state import NamespaceState
+from diskless.namespace.tree import File
 from diskless.namespace.views import TierPlace
 
 SIZE = 40 * MIB
@@ -659,6 +663,74 @@ def test_claims_are_bounded_and_the_oldest_go_first() -> None:
     assert claims.claim(3, 7, [0, 1]) == [1, 3]
 
 
+# Back into memory
+
+
+class Hydration:
+    """A hydrator, with the writer and the replica that it uses."""
+
+    def __init__(self, tier: Tier) -> None:
+        self.state = NamespaceState()
+        self.held: set[str] = set()
+        """Stripes that are held until the namespace names them."""
+        self.moved: list[c.Move] = []
+        self.pulses: dict[int, Pulse] = {}
+        self.hydrator = Hydrator(
+            replica=cast(Any, self),
+            cold=reader(tier),
+            writer=cast(Any, self),
+            pacer=Pacer(share=1.0),
+            pulses=self.pulses,
+            tuning=Tuning(),
+            now_s=asyncio.get_running_loop().time,
+        )
+
+    async def seal(self, data: bytes, *, grade: int) -> Stripe:
+        stripe = Stripe(f"0.1.{len(self.held) + 1}", 4, 2, len(data), ())
+        self.held.add(stripe.id)
+        return stripe
+
+    def release(self, stripe: Stripe) -> None:
+        self.held.remove(stripe.id)
+
+    async def execute(self, command: c.Relocate) -> tuple[c.Result, ...]:
+        assert {stripe.id for stripe in command.stripes} == self.held, "nobody drops them yet"
+        self.moved += command.moves
+        return (c.Done(len(command.moves)),)
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_a_large_file_comes_back_into_memory_only_if_its_checksum_is_right(good: bool) -> None:
+    async def work() -> None:
+        one = Hydration(Tier(16 * MIB))
+        checksum = file_checksum(b"".join(bytes([at]) * MIB for at in range(SIZE // MIB)))
+        record = FileRecord(7, SIZE, 0, checksum if good else checksum ^ 1, None, ())
+        assert await one.hydrator.hydrate([record]) == good
+        assert [move.id for move in one.moved] == [7] * good
+        assert one.hydrator.damaged == (set() if good else {7})
+        assert not one.held
+
+    run(work)
+
+
+def test_what_was_evicted_for_a_policy_does_not_come_back_for_being_read() -> None:
+    async def work() -> None:
+        one = Hydration(Tier(16 * MIB))
+        records = {id_: FileRecord(id_, MIB, 0, 0, None, ()) for id_ in (7, 8, 9)}
+        for id_, record in records.items():
+            one.state.take(File(record, 1))
+            one.state.tier.warm(id_)
+            one.state.tier.set_aside(record)
+        cache = CacheCounts(wanted=(7, 8, 9, 10))
+        one.pulses[0] = Pulse("boot", 0, 0, {}, 100, 0, 0, (), cache=cache)
+        one.hydrator.shun([7, 8])
+        one.hydrator.welcome([8])
+        one.hydrator._hear()
+        assert one.hydrator._next_wanted() == [records[8], records[9]]
+
+    run(work)
+
+
 def test_of_files_that_are_damaged_in_the_tier_nothing_stays_in_memory(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -666,15 +738,7 @@ def test_of_files_that_are_damaged_in_the_tier_nothing_stays_in_memory(
 
     async def work() -> None:
         tier = Tier(16 * MIB)
-        hydrator = Hydrator(
-            replica=cast(Any, None),
-            cold=reader(tier),
-            writer=cast(Any, None),
-            pacer=Pacer(share=1.0),
-            pulses={},
-            tuning=Tuning(),
-            now_s=asyncio.get_running_loop().time,
-        )
+        hydrator = Hydration(tier).hydrator
         seen: list[weakref.ref[memoryview]] = []
         read = tier.read
 

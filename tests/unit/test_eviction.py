@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from diskless import eviction, policy
 from diskless.agent.leading.evictor import EVICT_FILES, Evictor
-from diskless.errors import BadRequest
+from diskless.agent.ports import Pulse
+from diskless.errors import BadRequest, StoreDown
 from diskless.eviction import Candidate, Standing, Wishes
 from diskless.model import Extent
 from diskless.namespace import census as walks
@@ -243,7 +244,8 @@ def test_a_query_in_its_first_batches_is_one_that_may_have_to_recover(committed:
 class Leading:
     """What an evictor knows of the leader: a replica, a hydrator and a drainer that are well."""
 
-    error = superseded = None
+    error: StoreDown | None = None
+    superseded: StoreDown | None = None
     shunned = ()
 
     def __init__(self, world: World) -> None:
@@ -251,6 +253,7 @@ class Leading:
         self.state = world.state
         self.evicted: list[tuple[tuple[int, int], ...]] = []
         self.meanwhile: Callable[[], object] = lambda: None
+        self.hurried, self.work = False, asyncio.Event()
 
     async def execute(self, command: c.Evict) -> tuple[c.Result, ...]:
         self.evicted.append(command.files)
@@ -276,15 +279,50 @@ def test_what_is_to_go_in_any_case_is_looked_at_again_right_before_it_goes() -> 
     path = f"/q/state/0/0/{2 * EVICT_FILES - 2}.zip"  # the last of them
     last = world.state.tree.find(path).record.id
     leading.meanwhile = lambda: world.delete(path) if len(leading.evicted) == 1 else None
-    evictor = Evictor(
-        replica=leading, drainer=leading, backlog=leading, hydrator=leading,
-        pulses={}, per_byte=1.5, now_s=lambda: 0.0,
-    )  # fmt: skip
-    asyncio.run(evictor.look())
+    asyncio.run(evictor_of(leading).look())
     gone = [id_ for part in leading.evicted for id_, _ in part]
     assert len(gone) >= 2 * EVICT_FILES - 2
     assert all(0 < len(part) <= EVICT_FILES for part in leading.evicted)
     assert last not in gone
+
+
+def pulse(lasting: int, bytes_max: int = 100) -> Pulse:
+    return Pulse("boot", 0, 0, {"shards": lasting}, bytes_max, 0, 0, ())
+
+
+def evictor_of(leading: Leading, *pulses: Pulse) -> Evictor:
+    return Evictor(
+        replica=leading, drainer=leading, backlog=leading, hydrator=leading,
+        pulses=dict(enumerate(pulses)), per_byte=1.5, now_s=lambda: 0.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("why", ["error", "superseded", "empty", ""])
+def test_nothing_is_evicted_while_the_tier_could_not_give_it_back(why: str) -> None:
+    world = tiered()
+    put(world, "/a")
+    settle(world)
+    leading = Leading(world)
+    if why in ("error", "superseded"):
+        setattr(leading, why, StoreDown("silent"))
+    asyncio.run(evictor_of(leading, pulse(50 if why == "empty" else 99)).look())
+    assert bool(leading.evicted) is (why == "")
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_file_that_was_moved_since_it_was_chosen_is_not_evicted(moved: bool) -> None:
+    """Whoever moved it has freed what it lay in, and counts on where it lies now."""
+    world = tiered()
+    id_ = put(world, "/a")
+    settle(world)
+    if moved:
+        stripe = world.stripe()
+        extents = (Extent(stripe.id, 0, world.state.files[id_].record.size),)
+        world.do(c.Relocate((stripe,), (c.Move(id_, 0, extents),)))
+    before = world.state.files[id_].record
+    assert world.do(c.Evict(((id_, 0),))).changed is not moved
+    assert (world.state.files[id_].record == before) is moved
+    assert (id_ in world.state.tier.evicted) is not moved
 
 
 def test_pinned_files_stay_by_whichever_path_and_are_wanted_if_they_are_gone() -> None:
