@@ -600,6 +600,43 @@ def test_a_cluster_that_lost_its_tier_to_another_one_uses_the_next_that_it_is_gi
     run(main())
 
 
+def test_a_tier_is_trusted_with_files_only_while_its_store_answers_this_leader() -> None:
+    """Not before its first answer either: a store that hangs takes long to be found out."""
+
+    async def main() -> None:
+        room = Room(SMALL)
+        hangs = True
+        get, size = room.store.get, room.store.size
+
+        async def answer(work: Callable[..., Any], *args: Any) -> Any:
+            while hangs:
+                await asyncio.sleep(1)
+            return await work(*args)
+
+        room.store.get = lambda *args: answer(get, *args)  # type: ignore[method-assign]
+        room.store.size = lambda *args: answer(size, *args)  # type: ignore[method-assign]
+        room.put("/a", b"x")
+        draining = asyncio.create_task(room.drainer.run())
+        await asyncio.sleep(1)
+        assert room.drainer.error is None
+        assert not room.drainer.is_trusted
+        hangs = False
+        await until(lambda: room.state.tier.change == room.state.tier.horizon_change)
+        await until(lambda: room.drainer.is_trusted)
+        hangs = True
+        await until(lambda: room.drainer.error is not None)
+        assert not room.drainer.is_trusted
+        hangs = False
+        await until(lambda: room.drainer.is_trusted)
+        other = Chain(room.store, cluster="d", name="d", epoch=0)
+        await other.take_over(resuming(other), round_id=lambda: "d")
+        await until(lambda: room.drainer.superseded is not None)
+        assert not room.drainer.is_trusted
+        draining.cancel()
+
+    run(main())
+
+
 def test_a_leader_that_finds_no_chain_where_one_was_begins_no_other() -> None:
     async def main() -> None:
         room = Room(SMALL)

@@ -67,6 +67,27 @@ def test_the_lag_is_what_is_beyond_the_horizon() -> None:
     assert (lag.seconds, lag.commands, lag.bytes) == (0.0, 0, 0)
 
 
+@pytest.mark.parametrize("path", ["", "/", "/a", "/b"])
+def test_a_cut_that_is_rolled_back_is_durable_where_one_of_its_directories_asks_for_it(
+    path: str,
+) -> None:
+    world = World()
+    world.put("/a/x")
+    world.put("/b/x")
+    world.apply(c.SetPolicy("/a", policy.DURABILITY, policy.SYNC))
+    world.sequence += 1
+    snapshot = c.CreateSnapshot(world.session, world.sequence, ("/a", "/b"), "s", True)
+    assert world.apply(snapshot).changed
+    world.put("/a/y")
+    world.move_horizon()
+    world.sequence += 1
+    rollback = c.Rollback(world.session, world.sequence, path, "s", True)
+    assert world.apply(rollback).changed
+    held = world.backlog.after(rollback)
+    assert held is not None
+    held.close()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(("share", "slow"), [(0.4, 0.0), (0.75, 0.5), (1.0, 1.0), (9.0, 2.0)])
 def test_writers_are_slowed_the_more_the_nearer_the_lag_is_to_its_bound(
     share: float, slow: float

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from diskless import eviction, policy
 from diskless.agent.leading.evictor import EVICT_FILES, Evictor
 from diskless.agent.ports import Pulse
-from diskless.errors import BadRequest, StoreDown
+from diskless.errors import BadRequest
 from diskless.eviction import Candidate, Standing, Wishes
 from diskless.model import Extent
 from diskless.namespace import census as walks
@@ -244,8 +244,8 @@ def test_a_query_in_its_first_batches_is_one_that_may_have_to_recover(committed:
 class Leading:
     """What an evictor knows of the leader: a replica, a hydrator and a drainer that are well."""
 
-    error: StoreDown | None = None
-    superseded: StoreDown | None = None
+    is_trusted = True
+    superseded = None
     shunned = ()
 
     def __init__(self, world: World) -> None:
@@ -297,14 +297,13 @@ def evictor_of(leading: Leading, *pulses: Pulse) -> Evictor:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("why", ["error", "superseded", "empty", ""])
+@pytest.mark.parametrize("why", ["silent", "empty", ""])
 def test_nothing_is_evicted_while_the_tier_could_not_give_it_back(why: str) -> None:
     world = tiered()
     put(world, "/a")
     settle(world)
     leading = Leading(world)
-    if why in ("error", "superseded"):
-        setattr(leading, why, StoreDown("silent"))
+    leading.is_trusted = why != "silent"
     asyncio.run(evictor_of(leading, pulse(50 if why == "empty" else 99)).look())
     assert bool(leading.evicted) is (why == "")
 

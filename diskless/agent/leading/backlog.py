@@ -353,6 +353,8 @@ def _paths(command: c.Command) -> Iterable[str]:
             return (target,)
         case c.CreateSnapshot(paths=paths):
             return paths
+        case c.Rollback(cut=True):  # of all directories of the cut, whatever its path says
+            return ("/",)
         case c.Replace(swaps=swaps):
             return (swap.path for swap in swaps)
         case c.IssueToken() | c.RevokeToken():

@@ -220,6 +220,12 @@ class Drainer:
             return True
         return False
 
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the tier may have bytes alone: this leader has found the chain's end, and its
+        store has answered last."""
+        return self._follows() and self.error is None and self.superseded is None
+
     def _is_idle(self) -> bool:
         """Whether the tier has everything, as far as this leader knows."""
         tier = self._state.tier

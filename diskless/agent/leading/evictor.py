@@ -147,7 +147,7 @@ class Evictor:
         if not due:
             self._stuck = False
             await self._tidy()
-        elif self._drainer.error is None and self._drainer.superseded is None:
+        elif self._drainer.is_trusted:
             await self._make_room(due)
         if self._backlog.hurried:
             self._backlog.work.set()
@@ -222,7 +222,7 @@ class Evictor:
         if not wishes or now_s < self._next_census_s:
             return
         moment = state.op
-        if moment == self._tidied_op or self._drainer.error or self._drainer.superseded:
+        if moment == self._tidied_op or not self._drainer.is_trusted:
             return
         found = await self._census(REST)
         self._hydrator.want(found.wanted)
