@@ -197,6 +197,9 @@ def test_a_file_that_nobody_has_any_more_keeps_no_other_from_the_tier(limits: Li
         await room.drainer.round()
         assert room.drainer.files_lost == {ids[1]}
         assert [id_ in room.state.tier.places for id_ in ids] == [True, False, True]
+        room.sequence += 1
+        room.do(c.Delete(room.session, room.sequence, "/1", False))
+        assert room.drainer.files_lost == set(), "nobody misses it any more"
 
     run(main())
 

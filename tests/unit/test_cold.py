@@ -13,7 +13,7 @@ import pytest
 from diskless.agent.chunks import CHUNK_BYTES
 from diskless.agent.claims import CLAIMS_MAX, Claims
 from diskless.agent.cold import CLAIM_CHUNKS_MAX, REQUESTS_MAX, ColdName, ColdReader
-from diskless.agent.leading.hydrator import Hydrator
+from diskless.agent.leading.hydrator import DAMAGED_PAUSE_S, Hydrator
 from diskless.agent.leading.pacer import Pacer
 from diskless.agent.memory import Memory
 from diskless.agent.ports import CacheCounts, Pulse
@@ -707,8 +707,35 @@ def test_a_large_file_comes_back_into_memory_only_if_its_checksum_is_right(good:
         record = FileRecord(7, SIZE, 0, checksum if good else checksum ^ 1, None, ())
         assert await one.hydrator.hydrate([record]) == good
         assert [move.id for move in one.moved] == [7] * good
-        assert one.hydrator.damaged == (set() if good else {7})
+        assert set(one.hydrator.damaged) == (set() if good else {7})
         assert not one.held
+
+    run(work)
+
+
+def test_a_damaged_file_is_told_of_while_it_is_there_and_is_tried_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its object may have been restored in the store, or the file deleted, as the alarm says."""
+
+    async def work() -> None:
+        one, now_s = Hydration(Tier(16 * MIB)), 0.0
+        monkeypatch.setattr(one.hydrator, "_now_s", lambda: now_s)
+        records = {id_: FileRecord(id_, MIB, 0, 1, None, ()) for id_ in (7, 8)}
+        for record in records.values():
+            one.state.take(File(record, 1))
+        assert one.hydrator._next() == [records[8], records[7]]
+        await one.hydrator.hydrate([records[7], records[8]])
+        assert one.hydrator.report().damaged == 2
+        one.state.tier.warm(8)
+        assert one.hydrator.report().damaged == 1, "the other is not there alone any more"
+        assert one.hydrator._next() == one.hydrator._next() == []
+        one.hydrator.want([7])
+        assert one.hydrator._next() == []
+        now_s = DAMAGED_PAUSE_S
+        assert [*one.hydrator._next(), *one.hydrator._next()] == [records[7]], "from the first on"
+        one.hydrator.want([7])
+        assert one.hydrator._next() == [records[7]]
 
     run(work)
 

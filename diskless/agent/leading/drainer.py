@@ -116,7 +116,9 @@ class Drainer:
     @property
     def files_lost(self) -> set[int]:
         """Files that could no longer be read and are missing in the tier."""
-        return self._carrier.files_lost
+        state, lost = self._state, self._carrier.files_lost
+        lost &= {id_ for id_ in lost if id_ in state.files and id_ not in state.tier.places}
+        return lost
 
     @property
     def _state(self) -> NamespaceState:
