@@ -67,6 +67,23 @@ def test_the_lag_is_what_is_beyond_the_horizon() -> None:
     assert (lag.seconds, lag.commands, lag.bytes) == (0.0, 0, 0)
 
 
+def test_who_is_held_back_by_a_leader_that_does_not_lead_any_more_is_told_at_once() -> None:
+    async def check() -> None:
+        world = World()
+        world.put("/a")
+        held = asyncio.create_task(world.backlog.reach(world.state.tier.change, 60.0))
+        await asyncio.sleep(0)
+        assert world.backlog.waiting == 1
+        world.backlog.leave()
+        done, _ = await asyncio.wait([held], timeout=10)
+        assert done
+        with pytest.raises(Unavailable, match="the leader changed"):
+            held.result()
+        assert world.backlog.waiting == 0
+
+    asyncio.run(check())
+
+
 @pytest.mark.parametrize("path", ["", "/", "/a", "/b"])
 def test_a_cut_that_is_rolled_back_is_durable_where_one_of_its_directories_asks_for_it(
     path: str,

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diskless import eviction, policy
-from diskless.agent.leading.evictor import EVICT_FILES, Evictor
+from diskless.agent.leading.evictor import EVICT_FILES, HOLD_S, Evictor
 from diskless.agent.ports import Pulse
-from diskless.errors import BadRequest
+from diskless.errors import BadRequest, MemoryFull
 from diskless.eviction import Candidate, Standing, Wishes
 from diskless.model import Extent
 from diskless.namespace import census as walks
 from diskless.namespace import commands as c
 from diskless.namespace.behind import pieces_behind
 from diskless.namespace.census import Census, census, is_still_there
-from tests.unit.test_namespace_world import World, agent_up, check_counts
+from tests.unit.test_namespace_world import World, agent_up, check_counts, inline_file
 from tests.unit.test_tier_state import URI, keep
 
 names = st.builds(
@@ -306,6 +306,60 @@ def test_nothing_is_evicted_while_the_tier_could_not_give_it_back(why: str) -> N
     leading.is_trusted = why != "silent"
     asyncio.run(evictor_of(leading, pulse(50 if why == "empty" else 99)).look())
     assert bool(leading.evicted) is (why == "")
+
+
+@pytest.mark.parametrize("hope", ["the drain", "what is freed", "packing", ""])
+def test_memory_is_stuck_when_nothing_is_left_that_could_make_room(hope: str) -> None:
+    world = tiered()
+    for path in ("/a", "/b", "/c"):
+        world.put_in(path, world.stripe(1000))
+    world.do(c.SetPolicy("/", policy.PIN, "yes"))
+    if hope == "what is freed":
+        world.put_in("/large", world.stripe(100_000))  # so that nothing is worth packing
+        world.delete("/a")
+    elif hope == "packing":
+        stripe = world.stripe(3000)
+        half = c.NewFile("/half", 1000, 0, None, (Extent(stripe.id, 0, 1000),))
+        rest = c.NewFile("/rest", 2000, 0, None, (Extent(stripe.id, 1000, 2000),))
+        world.do(c.Commit((stripe,), (world.put_of(half, rest),)))
+        world.delete("/rest")
+    settle(world)
+    if hope == "the drain":
+        world.put("/new")
+    evictor = evictor_of(Leading(world), pulse(99))
+    asyncio.run(evictor.look())
+    assert evictor.helps() is bool(hope)
+
+
+def test_a_put_into_a_full_namespace_waits_for_eviction_and_not_for_ever() -> None:
+    world = tiered()
+    put(world, "/a")
+    now_s = 0.0
+    evictor = evictor_of(Leading(world))
+    evictor._now_s = lambda: now_s
+    commit, delete = world.commit_of(world.put_of(inline_file("/b"))), world.delete_of("/a")
+
+    async def check() -> None:
+        nonlocal now_s
+        assert evictor.before(commit) is None, "there is no limit"
+        world.state.bytes_max = world.state.bytes_used + 1
+        assert evictor.before(commit) is None, "nobody makes room"
+        evictor.evicting = True
+        assert evictor.before(delete) is None
+        waits = [asyncio.ensure_future(evictor.before(commit)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not waits[0].done()
+        world.state.bytes_max *= 100
+        await asyncio.wait_for(waits[0], timeout=10)
+        world.state.bytes_max //= 100
+        held = asyncio.ensure_future(evictor.before(commit))
+        await asyncio.sleep(0)
+        now_s += HOLD_S
+        with pytest.raises(MemoryFull):
+            await asyncio.wait_for(held, timeout=10)
+        await asyncio.wait(waits)
+
+    asyncio.run(check())
 
 
 @pytest.mark.parametrize("moved", [False, True])

@@ -292,6 +292,15 @@ def test_whoever_leads_next_waits_too_also_with_a_state_by_transfer() -> None:
     assert world.plans.bytes_used == len(world.plans) == 0
 
 
+def test_a_plan_is_forgotten_as_soon_as_it_is_durable() -> None:
+    world = World()
+    world.stateful("/c")
+    world.put("/c/offsets/0")
+    assert len(world.plans) == 1
+    world.move_horizon()
+    assert world.plans.bytes_used == len(world.plans) == 0
+
+
 def test_plans_without_room_make_all_wait() -> None:
     world = World()
     world.stateful("/c/q")
