@@ -326,7 +326,7 @@ def test_memory_is_stuck_when_nothing_is_left_that_could_make_room(hope: str) ->
     settle(world)
     if hope == "the drain":
         world.put("/new")
-    evictor = evictor_of(Leading(world), pulse(99))
+    evictor = evictor_of(Leading(world), pulse(99_000, 100_000))
     asyncio.run(evictor.look())
     assert evictor.helps() is bool(hope)
 
