@@ -6,7 +6,9 @@ class, never by the text. Where Python has a built-in exception for the case, ou
 is a subclass of it too, so that users need not know diskless to catch it.
 """
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class DisklessError(Exception):
@@ -325,6 +327,13 @@ class DamagedTier(CorruptData):
 
 class InternalError(DisklessError, RuntimeError):
     """A bug in diskless: the agent's log has the traceback."""
+
+
+def without_frames(error: E) -> E:
+    """The same error, to be kept: it does not hold what it came through any more, nor the bytes
+    that were being worked on there."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _all_subclasses(cls: type[DisklessError]) -> dict[str, type[DisklessError]]:

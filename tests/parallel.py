@@ -21,7 +21,11 @@ ROOT = Path(__file__).parent.parent
 
 SPARK = ("tests/spark/",)
 RAY = ("tests/cluster/test_ray_", "tests/chaos/test_ray_")
-ALONE = ("tests/chaos/test_slow.py", "tests/cluster/test_idle.py")
+ALONE = (
+    "tests/chaos/test_slow.py",
+    "tests/cluster/test_beside_strangers.py",
+    "tests/cluster/test_idle.py",
+)
 TOGETHER = (SPARK, RAY, ALONE)
 
 LONGEST_FIRST = (

@@ -366,12 +366,14 @@ class ColdReader:
         """A chunk from an agent that has claimed it; None if it does not have it, or fails."""
         agent = self._roster.agents.get(slot)
         now_s = asyncio.get_running_loop().time
-        if agent is None or self._late.get(slot, 0.0) > now_s():
+        if agent is None or self._is_late(slot):
             return None
         asked_s = math.inf
         start, stop = name.bytes_of(range(chunk, chunk + 1))
         try:
             async with self._asks.take(stop - start):
+                if self._is_late(slot):  # by now
+                    return None
                 asked_s = now_s()
                 with self._memory.charged("replies", stop - start):
                     data, checksums = await self._peers.fetch(
@@ -386,6 +388,9 @@ class ColdReader:
             if now_s() - asked_s > LATE_S:
                 self._late[slot] = now_s() + LATE_PAUSE_S
         return None
+
+    def _is_late(self, slot: int) -> bool:
+        return self._late.get(slot, 0.0) > asyncio.get_running_loop().time()
 
     # -- from the tier --------------------------------------------------------------
 

@@ -373,9 +373,10 @@ class Tier(Protocol):
         """Without credentials."""
         ...
 
-    async def look(self, number: int, *, epoch: int) -> Landed | None:
-        """The manifest of a number, if there is one by now; the next round follows it. Raises
-        Superseded if it is of another cluster or a later epoch."""
+    async def look(self, number: int, *, epoch: int, rows: bool = True) -> Landed | None:
+        """The manifest of a number, if there is one by now; the next round follows it. Without
+        `rows` it is not read where files lie. Raises Superseded if it is of another cluster or a
+        later epoch."""
         ...
 
     async def survey(self, live_bytes: Mapping[int, int], *, thorough: bool) -> Survey:

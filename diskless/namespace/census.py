@@ -113,7 +113,8 @@ class _Walk:
         for log in (commits, offsets):
             newest = -1
             for leaf in btree.leaves(log.node):
-                newest = max(newest, eviction.newest_batch(leaf.entries) or -1)
+                batch = eviction.newest_batch(leaf.entries)
+                newest = newest if batch is None else max(newest, batch)
                 if self._stretched():
                     yield
             if newest >= 0:

@@ -13,6 +13,7 @@ import ctypes
 import errno
 import os
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -30,7 +31,8 @@ from diskless.tier.store import Missing, Taken
 
 TEMPORARY = ".tmp"
 STALE_S = 3600
-"""A temporary file that old, by the clock of its file system, is of a writer that died."""
+"""A temporary file that old, by the clock of its file system, is of a writer that died. Whoever
+writes looks for them as often."""
 THREADS = 8
 _BUFFERS_MAX = 512
 _RENAME_NOREPLACE = 1
@@ -42,9 +44,17 @@ _T = TypeVar("_T")
 
 
 class FileStore:
-    def __init__(self, root: Path, *, fsync: Callable[[int], None] = os.fsync) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        fsync: Callable[[int], None] = os.fsync,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._root = root
         self._fsync = fsync
+        self._now_s = now_s
+        self._next_sweep_s = float("-inf")
         self._made: set[Path] = set()
         self._is: tuple[int, int] | None = None  # which directory the root was
         self._last = ""  # what was created there last
@@ -114,6 +124,10 @@ class FileStore:
         except OSError as error:
             raise self._failed(error, name) from None
         self._is, self._last = (found.st_dev, found.st_ino), name
+        if self._now_s() >= self._next_sweep_s:
+            self._next_sweep_s = self._now_s() + STALE_S
+            with suppress(OSError):  # the next one tries again
+                self.sweep()
         if taken:
             raise Taken(f"{self.uri} has {name} already")
 
@@ -187,18 +201,19 @@ class FileStore:
         return [name for name in found if name.startswith(prefix)]
 
     def sweep(self) -> int:
-        """Removes what writers left that died, and says how many."""
+        """Removes what writers left that died, and says how many. Others may do so too."""
         folder = self._root / TEMPORARY
-        if not folder.is_dir():
-            return 0
         now = folder / secrets.token_hex(16)
         now.touch()
         limit = now.stat().st_mtime - STALE_S
         now.unlink()
-        stale = [path for path in folder.iterdir() if path.stat().st_mtime < limit]
-        for path in stale:
-            path.unlink(missing_ok=True)
-        return len(stale)
+        found = 0
+        for path in folder.iterdir():
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime < limit:
+                    path.unlink()
+                    found += 1
+        return found
 
     def _why(self, name: str, start: int, error: Exception) -> Exception:
         """What kept an object from being read: the library says it in words alone."""

@@ -88,7 +88,7 @@ class TierPort:
 
     # -- the chain ------------------------------------------------------------------
 
-    async def look(self, number: int, *, epoch: int) -> Landed | None:
+    async def look(self, number: int, *, epoch: int, rows: bool = True) -> Landed | None:
         if self._chain is None or self._chain.epoch != epoch:
             self._chain, self._after = self._begin(epoch), None
             self._collector = Collector(self._chain, self._rules)
@@ -104,9 +104,11 @@ class TierPort:
             raise
         chain.judge(found)
         await self._store.settle(found.object_name)
-        rows = [row async for part in restore.tables(chain, found) for row in part]
+        told: list[manifests.FileRow] = []
+        if rows:
+            told = [row async for part in restore.tables(chain, found) for row in part]
         self._follow(found)
-        return await _landed(found, rows)
+        return await _landed(found, told)
 
     def _follow(self, manifest: Manifest) -> None:
         self._after, self.plan = manifest, None

@@ -38,6 +38,8 @@ from diskless.tier.work import aside
 ROUND_BYTES_MAX = 4 * 1024 * 1024
 UPLOADS_MAX = 4
 ATTEMPTS_MAX = 3
+SLICE_FILES = 200
+"""Small files that are packed before other tasks run."""
 RETRY_S = 0.5
 """A segment that did not arrive is sent again, before the whole round is."""
 
@@ -62,6 +64,8 @@ class Packer:
         self.parts += packed.frames
         self.bytes += packed.stored_bytes
         self.held.append(held)
+        if len(self.held) % SLICE_FILES == 0:
+            await asyncio.sleep(0)
         return held
 
 

@@ -128,6 +128,7 @@ def test_the_new_agents_take_part_in_everything(program: Program, client: Client
 @pytest.mark.slow  # tests/cluster/test_grow.py has it without Ray
 def test_what_dead_agents_held_goes_to_the_new_ones(program: Program, client: Client) -> None:
     """One after the other, two of the first three: with three agents that were too many."""
+    program.ok("up", "--agents", "5")  # where the tests above did not run
     leader = parse_slot(client.status().leader)
     program.ok("chaos", "kill", str((leader + 1) % 3), "--stay-dead")
     eventually(

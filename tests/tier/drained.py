@@ -317,7 +317,7 @@ class Leader:
         cluster.tasks += [self.task, asyncio.create_task(self._evict())]
 
     async def _lead(self) -> None:
-        await self.drainer.run()
+        await self.drainer.until_superseded()
         if self.drainer.superseded is not None and self.term == self.cluster.term:
             self.cluster.ended.append(self.drainer.superseded)
 

@@ -97,6 +97,25 @@ def test_a_tier_is_written_collected_verified_and_read_back(
     run(read())
 
 
+def test_a_manifest_that_builds_on_another_one_of_that_number_is_damage() -> None:
+    """Each of both verifies by itself; together they are no state that there ever was."""
+
+    async def work() -> None:
+        hand, other = (Hand(FaultyStore(random.Random(n))) for n in (1, 2))
+        other.op = 5
+        for one in (hand, other):
+            await one.write({1: b"1"}, whole=True)
+            await one.write({2: b"2"})
+        assert hand.newest is not None
+        assert len(await restore.run_of(hand.chain, hand.newest)) == 2
+        name = chain_name(1)
+        hand.store.objects[name] = other.store.objects[name]  # type: ignore[attr-defined]
+        with pytest.raises(DamagedTier, match="builds on another of that number"):
+            await restore.run_of(hand.chain, hand.newest)
+
+    loop.run(work())
+
+
 @pytest.mark.parametrize("lost", range(3))
 def test_a_part_that_no_manifest_names_or_that_lies_elsewhere_is_told(lost: int) -> None:
     async def work() -> None:

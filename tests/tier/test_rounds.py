@@ -1,7 +1,10 @@
 """Rounds of the drain, one at a time: what moves, is freed or fails to be read meanwhile."""
 
 import asyncio
+import gc
+import logging
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
@@ -17,17 +20,20 @@ from diskless.agent.leading.drainer import Drainer, Limits, RoundEnded
 from diskless.agent.ports import Stretch, Uploaded
 from diskless.agent.tiers import Tiers
 from diskless.checksum import file_checksum
-from diskless.errors import NotFound, StoreDown, TooFewShards, Unavailable
-from diskless.model import FileRecord
+from diskless.errors import NotFound, StoreDown, Superseded, TooFewShards, Unavailable
+from diskless.model import Extent, FileRecord
 from diskless.namespace import commands as c
+from diskless.namespace import picture
 from diskless.namespace.journal import Journal
 from diskless.namespace.parts import Span
 from diskless.namespace.replication.machine import NamespaceMachine
 from diskless.namespace.state import NamespaceState
-from diskless.namespace.tier import Kept, Segment
+from diskless.namespace.tier import FORGET_PLACES, Kept, Segment
 from diskless.namespace.views import tier_place
 from diskless.tier.chain import Chain
-from diskless.tier.port import TierPort
+from diskless.tier.manifest import chain_name
+from diskless.tier.port import ChainDraft, TierPort
+from diskless.tier.restore import resuming
 from diskless.tier.store import Metered
 from diskless.tier.sweep import tidy
 from diskless.tier.verify import verify
@@ -47,7 +53,7 @@ class Room:
     def __init__(self, limits: Limits) -> None:
         self.machine = NamespaceMachine()
         self.store = FaultyStore(random.Random(1))
-        self.port = TierPort(Metered(self.store), cluster="c", name="c")  # type: ignore[arg-type]
+        self.port = port_of(self.store)
         self.uploads_to = self.port
         self.op = 0
         self.sequence = 0
@@ -112,6 +118,16 @@ class Room:
 
     def begin_parts(self) -> Parts:
         return Parts(self.read, self.uploads_to, self.dies)
+
+
+def port_of(store: FaultyStore) -> TierPort:
+    return TierPort(Metered(store), cluster="c", name="c")  # type: ignore[arg-type]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.1)
 
 
 def gone_where_it_was(room: Room, id_: int, error: Exception) -> Callable[[FileRecord], None]:
@@ -181,6 +197,9 @@ def test_a_file_that_nobody_has_any_more_keeps_no_other_from_the_tier(limits: Li
         await room.drainer.round()
         assert room.drainer.files_lost == {ids[1]}
         assert [id_ in room.state.tier.places for id_ in ids] == [True, False, True]
+        room.sequence += 1
+        room.do(c.Delete(room.session, room.sequence, "/1", False))
+        assert room.drainer.files_lost == set(), "nobody misses it any more"
 
     run(main())
 
@@ -360,6 +379,86 @@ def test_a_store_that_takes_its_time_with_a_manifest_keeps_nothing_from_being_re
     run(main())
 
 
+def test_what_the_files_of_a_round_lie_in_is_needed_until_they_are_read() -> None:
+    async def main() -> None:
+        room = Room(SMALL)
+        await room.drainer.catch_up()
+        await room.drainer.round()
+        ids = [room.put(f"/{n}", b"x" * 24) for n in range(2)]
+        for id_ in ids:
+            file = room.state.files[id_]
+            extents = (Extent(f"0.1.{id_}", 0, 24),)
+            file.record = replace(file.record, inline=None, extents=extents)
+        seen: list[Any] = []
+
+        async def read(record: FileRecord) -> bytes:
+            seen.append((room.drainer.collecting, room.drainer.needed))
+            return b"x" * 24
+
+        room.read = read  # type: ignore[method-assign]
+        await room.drainer.round()
+        assert seen == [(True, frozenset(f"0.1.{id_}" for id_ in ids))] * 2
+
+    run(main())
+
+
+@pytest.mark.parametrize("mostly_dead", [False, True])
+def test_a_whole_round_brings_the_files_of_segments_that_are_to_be_given_up(
+    mostly_dead: bool,
+) -> None:
+    async def main() -> None:
+        room = Room(SMALL)
+        id_ = room.put("/a", b"x" * 24)
+        await room.drainer.catch_up()
+        await room.drainer.round()
+        (before,) = room.state.tier.segments
+        room.do(c.Mark())
+        whole = cut.Whole(
+            moment=cut.Moment(change=1, op=1, time_ms=1, last_file=1),
+            rewrite=frozenset({before} if mostly_dead else ()),
+        )
+        for chunk in picture.rows(room.state):
+            cut.sort_files(room.state, chunk, None, whole)
+        assert [record.id for record in whole.records] == [id_] * mostly_dead
+        assert list(whole.rows) == [before] * (not mostly_dead)
+
+    run(main())
+
+
+def test_what_lands_after_the_tier_was_attached_anew_is_passed_by() -> None:
+    """A round that had begun before: it has its number, and no state builds on it."""
+
+    async def main() -> None:
+        room = Room(SMALL)
+        await room.drainer.catch_up()
+        await room.drainer.round()
+        id_ = room.put("/a", CONTENT)
+
+        def again(record: FileRecord) -> None:
+            room.on_read = lambda record: None
+            while room.do(c.DetachTier()):
+                pass
+            room.do(c.AttachTier(URI, 2, 1, ""))
+
+        room.on_read = again
+        draining = asyncio.create_task(room.drainer.run())
+        room.backlog.note()
+        await until(lambda: room.state.tier.horizon_file >= id_)
+        draining.cancel()
+        assert (room.state.tier.epoch, room.state.tier.number) == (2, 3)
+        assert await kept(room, id_) == CONTENT
+        chain = Chain(room.store, cluster="c", name="c", epoch=2)
+        newest = await chain.newest()
+        assert newest is not None
+        assert newest.number == newest.base == 3, "the first of its epoch is whole"
+        assert (await chain.read(2)).epoch == 1
+        report = await verify(chain, full=True)
+        assert report.sound, report.problems
+        assert report.files == 1
+
+    run(main())
+
+
 def test_a_whole_manifest_has_the_rows_of_each_segment_together() -> None:
     state = NamespaceState()
     for number in range(1, 101):
@@ -428,6 +527,33 @@ def test_a_whole_round_tells_the_namespace_of_the_files_that_it_brought_and_of_n
     run(main())
 
 
+def test_a_new_leader_reads_no_places_of_files_that_the_namespace_knows() -> None:
+    """A whole manifest has those of all files: as much as the namespace has, once more."""
+
+    async def main() -> None:
+        room = Room(SMALL)
+        room.put("/a", b"x")
+        await room.drainer.catch_up()
+        await room.drainer.round()
+        known = room.state.tier.number
+        gets: list[tuple[str, int]] = []
+        get = room.store.get
+
+        async def noted(name: str, start: int = 0, end: int | None = None) -> memoryview:
+            gets.append((name, start))
+            return await get(name, start, end)
+
+        room.store.get = noted  # type: ignore[method-assign]
+        await room.drainer.catch_up()
+        assert gets.count((chain_name(known), 0)) == 1
+        assert all(start == 0 for _, start in gets)
+        room.put("/b", b"y")
+        await room.drainer.round()
+        assert len(room.state.tier.places) == 2
+
+    run(main())
+
+
 @pytest.mark.parametrize("places", [0, 1])
 def test_what_a_leader_left_of_a_tier_that_is_detached_is_cleared_up_by_the_next(
     places: int, monkeypatch: pytest.MonkeyPatch
@@ -447,6 +573,69 @@ def test_what_a_leader_left_of_a_tier_that_is_detached_is_cleared_up_by_the_next
         draining.cancel()
         assert room.state.marked is None
         assert not room.state.tier.places
+
+    run(main())
+
+
+def test_a_cluster_that_lost_its_tier_to_another_one_uses_the_next_that_it_is_given() -> None:
+    """By the leader that it has: nobody may become the next one for a long time."""
+
+    async def main() -> None:
+        room = Room(SMALL)
+        ids = [room.put(f"/{n}", b"x") for n in range(FORGET_PLACES + 1)]
+        draining = asyncio.create_task(room.drainer.run())
+        await until(lambda: room.state.tier.horizon_file == ids[-1])
+        other = Chain(room.store, cluster="d", name="d", epoch=0)
+        await other.take_over(resuming(other), round_id=lambda: "d")
+        await until(lambda: room.drainer.superseded is not None)
+        with pytest.raises(Superseded):
+            await room.backlog.reach(room.state.tier.change + 1, 1.0)
+        assert room.do(c.DetachTier()) > 0, "some places are left to be forgotten"
+        await until(lambda: not room.state.tier.places)
+        room.port = room.uploads_to = port_of(FaultyStore(random.Random(2)))
+        room.do(c.AttachTier(f"{URI}/next", 1, 0, ""))
+        await until(lambda: room.state.tier.horizon_file == ids[-1])
+        assert room.drainer.superseded is None
+        room.put("/new", b"y")
+        await room.backlog.reach(room.state.tier.change, 10.0)
+        draining.cancel()
+
+    run(main())
+
+
+def test_a_tier_is_trusted_with_files_only_while_its_store_answers_this_leader() -> None:
+    """Not before its first answer either: a store that hangs takes long to be found out."""
+
+    async def main() -> None:
+        room = Room(SMALL)
+        hangs = True
+        get, size = room.store.get, room.store.size
+
+        async def answer(work: Callable[..., Any], *args: Any) -> Any:
+            while hangs:
+                await asyncio.sleep(1)
+            return await work(*args)
+
+        room.store.get = lambda *args: answer(get, *args)  # type: ignore[method-assign]
+        room.store.size = lambda *args: answer(size, *args)  # type: ignore[method-assign]
+        room.put("/a", b"x")
+        draining = asyncio.create_task(room.drainer.run())
+        await asyncio.sleep(1)
+        assert room.drainer.error is None
+        assert not room.drainer.is_trusted
+        hangs = False
+        await until(lambda: room.state.tier.change == room.state.tier.horizon_change)
+        await until(lambda: room.drainer.is_trusted)
+        hangs = True
+        await until(lambda: room.drainer.error is not None)
+        assert not room.drainer.is_trusted
+        hangs = False
+        await until(lambda: room.drainer.is_trusted)
+        other = Chain(room.store, cluster="d", name="d", epoch=0)
+        await other.take_over(resuming(other), round_id=lambda: "d")
+        await until(lambda: room.drainer.superseded is not None)
+        assert not room.drainer.is_trusted
+        draining.cancel()
 
     run(main())
 
@@ -489,6 +678,41 @@ def test_a_tier_that_is_silent_for_days_takes_no_more_memory(
         assert room.backlog.lag().seconds == asyncio.get_running_loop().time() - began_s
         await room.drainer.round()
         assert room.backlog.lag().seconds == 0
+
+    run(main())
+
+
+def test_of_a_round_that_failed_nothing_stays_in_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """While a store is silent the next round is made beside it, and a whole one has rows of all
+    files."""
+
+    async def main() -> None:
+        room = Room(SMALL)
+        room.put("/a", b"x")
+        drafts: list[weakref.ref[object]] = []
+        draft = room.port.draft
+
+        def noted(round_id: str) -> ChainDraft:
+            found = draft(round_id)
+            drafts.append(weakref.ref(found))
+            return found
+
+        room.port.draft = noted  # type: ignore[method-assign]
+
+        async def silent(name: str, parts: Any) -> None:
+            raise StoreDown("silent")
+
+        room.store.put_new = silent  # type: ignore[method-assign]
+        caplog.set_level(logging.CRITICAL, "diskless")  # it keeps errors, too
+        draining = asyncio.create_task(room.drainer.run())
+        await until(lambda: room.drainer.rounds_failed == 2)
+        gc.collect()
+        assert drafts
+        assert not [ref for ref in drafts if ref() is not None]
+        draining.cancel()
+        assert "silent" in str(room.drainer.error)
 
     run(main())
 

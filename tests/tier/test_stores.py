@@ -219,16 +219,33 @@ def test_where_there_are_no_hard_links_a_name_is_taken_all_the_same(tmp_path: Pa
     assert target.read_bytes() == b"1"
 
 
-def test_what_dead_writers_left_is_swept_when_it_is_old(tmp_path: Path) -> None:
-    store = FileStore(tmp_path)
+def test_what_dead_writers_left_is_swept_by_those_that_write_after_them(tmp_path: Path) -> None:
+    """Each of several may find that another one is faster. What may be in progress stays."""
+    now_s = 0.0
+    store = FileStore(tmp_path, now_s=lambda: now_s)
+
+    def leave() -> tuple[Path, Path]:
+        old, new = tmp_path / TEMPORARY / "old", tmp_path / TEMPORARY / "new"
+        for path in (old, new):
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(b"torn")
+        os.utime(old, (0, 0))
+        return old, new
+
+    old, new = leave()
     run(store.put_new("chain/1", [b"x"]))
-    old, new = tmp_path / TEMPORARY / "old", tmp_path / TEMPORARY / "new"
-    old.write_bytes(b"torn")
-    new.write_bytes(b"torn")
-    os.utime(old, (0, 0))
-    assert store.sweep() == 1
     assert not old.exists()
     assert new.exists()
+    leave()
+    now_s = files.STALE_S - 1
+    run(store.put_new("chain/2", [b"x"]))
+    assert old.exists(), "they do not look each time"
+    now_s = files.STALE_S
+    run(store.put_new("chain/3", [b"x"]))
+    assert not old.exists()
+    (tmp_path / TEMPORARY / "taken").symlink_to(tmp_path / "away")
+    assert leave()[0].exists()
+    assert store.sweep() == 1, "whatever is gone by the time that it is looked at"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -67,6 +67,44 @@ def test_the_lag_is_what_is_beyond_the_horizon() -> None:
     assert (lag.seconds, lag.commands, lag.bytes) == (0.0, 0, 0)
 
 
+def test_who_is_held_back_by_a_leader_that_does_not_lead_any_more_is_told_at_once() -> None:
+    async def check() -> None:
+        world = World()
+        world.put("/a")
+        held = asyncio.create_task(world.backlog.reach(world.state.tier.change, 60.0))
+        await asyncio.sleep(0)
+        assert world.backlog.waiting == 1
+        world.backlog.leave()
+        done, _ = await asyncio.wait([held], timeout=10)
+        assert done
+        with pytest.raises(Unavailable, match="the leader changed"):
+            held.result()
+        assert world.backlog.waiting == 0
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("path", ["", "/", "/a", "/b"])
+def test_a_cut_that_is_rolled_back_is_durable_where_one_of_its_directories_asks_for_it(
+    path: str,
+) -> None:
+    world = World()
+    world.put("/a/x")
+    world.put("/b/x")
+    world.apply(c.SetPolicy("/a", policy.DURABILITY, policy.SYNC))
+    world.sequence += 1
+    snapshot = c.CreateSnapshot(world.session, world.sequence, ("/a", "/b"), "s", True)
+    assert world.apply(snapshot).changed
+    world.put("/a/y")
+    world.move_horizon()
+    world.sequence += 1
+    rollback = c.Rollback(world.session, world.sequence, path, "s", True)
+    assert world.apply(rollback).changed
+    held = world.backlog.after(rollback)
+    assert held is not None
+    held.close()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(("share", "slow"), [(0.4, 0.0), (0.75, 0.5), (1.0, 1.0), (9.0, 2.0)])
 def test_writers_are_slowed_the_more_the_nearer_the_lag_is_to_its_bound(
     share: float, slow: float

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from diskless.agent.leading.carrier import PARTS_AT_ONCE, Carrier, Limits
+from diskless.agent.leading.carrier import (
+    PARTS_AT_ONCE,
+    SEGMENT_FILES_MAX,
+    Carrier,
+    Limits,
+    shares,
+)
 from diskless.agent.leading.pacer import Pacer
 from diskless.agent.ports import Uploaded
 from diskless.errors import CorruptData, DisklessError, ShardsAway, TooFewShards
@@ -85,21 +91,27 @@ class Tier:
         pass
 
 
-def carrier_of(run: Run, waiting: Waiting, pacer: Pacer) -> Carrier:
+def carrier_of(
+    source: Source,
+    waiting: Waiting,
+    pacer: Pacer,
+    *,
+    limits: Limits = Limits(small_bytes=10, segment_bytes=SEGMENT),  # noqa: B008
+) -> Carrier:
     return Carrier(
-        source=Source(run),
+        source=source,
         tier=Tier,
         latest=lambda record: record,
         check_room=lambda: None,
         backlog=waiting,
         pacer=pacer,
-        limits=Limits(small_bytes=10, segment_bytes=SEGMENT),
+        limits=limits,
         now_s=lambda: 0.0,
     )
 
 
 def bring_by(run: Run, *, failing: bool = False) -> tuple[Draft, set[int]]:
-    carrier = carrier_of(run, Waiting(failing), Pacer(share=1.0))
+    carrier = carrier_of(Source(run), Waiting(failing), Pacer(share=1.0))
     draft = Draft()
     asyncio.run(carrier.bring(draft, [LARGE]))
     return draft, carrier.files_lost
@@ -141,7 +153,7 @@ def test_parts_that_give_way_go_on_when_somebody_begins_to_wait_for_the_tier() -
 
     async def check() -> None:
         waiting, draft = Waiting(failing=False), Draft()
-        carrier = carrier_of(Run(0, CorruptData("never")), waiting, Busy(share=0.5))
+        carrier = carrier_of(Source(Run(0, CorruptData("never"))), waiting, Busy(share=0.5))
         task = asyncio.create_task(carrier.bring(draft, [LARGE]))
         done, _ = await asyncio.wait([task], timeout=0.1)
         assert not done, "it gives way"
@@ -150,3 +162,32 @@ def test_parts_that_give_way_go_on_when_somebody_begins_to_wait_for_the_tier() -
         assert len(draft.named) == 5
 
     asyncio.run(check())
+
+
+class Segments(Source):
+    """Agents that make segments, and how many files came with each."""
+
+    def __init__(self) -> None:
+        self.files: list[int] = []
+
+    async def upload(self, records: Sequence[FileRecord], *, number: int, name: str) -> Uploaded:
+        self.files.append(len(records))
+        return Uploaded(number, name, 1, ())
+
+
+def test_many_tiny_files_are_several_segments_and_no_body_of_a_manifest() -> None:
+    """All rows of a segment are handled in one step, here and on each agent that uploads one."""
+    source, count = Segments(), 2 * SEGMENT_FILES_MAX + 1
+    carrier = carrier_of(source, Waiting(False), Pacer(share=1.0), limits=Limits())
+    records = [FileRecord(n, 1, 0, 0, b"x", ()) for n in range(count)]
+    asyncio.run(carrier.bring(Draft(), records))
+    assert source.files == [SEGMENT_FILES_MAX, SEGMENT_FILES_MAX, 1]
+
+
+@pytest.mark.parametrize("sizes", [[], [1], [9, 9, 9], [10, 11, 1], [19, 19], [1, 19, 20, 1]])
+def test_shares_have_all_files_in_order_and_two_segments_at_most(sizes: list[int]) -> None:
+    records = [FileRecord(n, size, 0, 0, None, ()) for n, size in enumerate(sizes)]
+    found = list(shares(records, 10))
+    assert [record for share in found for record in share] == records
+    assert all(0 < sum(record.size for record in share) <= 20 for share in found)
+    assert all(sum(record.size for record in share) >= 10 for share in found[:-1])

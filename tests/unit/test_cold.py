@@ -1,6 +1,9 @@
 """Reading what is in the tier alone: which chunks are fetched, by whom, and how many ahead."""
 
 import asyncio
+import gc
+import logging
+import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -10,9 +13,12 @@ import pytest
 from diskless.agent.chunks import CHUNK_BYTES
 from diskless.agent.claims import CLAIMS_MAX, Claims
 from diskless.agent.cold import CLAIM_CHUNKS_MAX, REQUESTS_MAX, ColdName, ColdReader
+from diskless.agent.leading.hydrator import DAMAGED_PAUSE_S, Hydrator
+from diskless.agent.leading.pacer import Pacer
 from diskless.agent.memory import Memory
-from diskless.checksum import BLOCK_BYTES, block_checksums, seed
-from diskless.config import GIB, KIB, MIB
+from diskless.agent.ports import CacheCounts, Pulse
+from diskless.checksum import BLOCK_BYTES, block_checksums, file_checksum, seed
+from diskless.config import GIB, KIB, MIB, Tuning
 from diskless.errors import (
     BadRequest,
     CorruptData,
@@ -21,7 +27,10 @@ from diskless.errors import (
     StoreDown,
     Unavailable,
 )
-from diskless.model import AgentInfo, Extent
+from diskless.model import AgentInfo, Extent, FileRecord, Stripe
+from diskless.namespace import commands as c
+from diskless.namespace.state import NamespaceState
+from diskless.namespace.tree import File
 from diskless.namespace.views import TierPlace
 
 SIZE = 40 * MIB
@@ -465,6 +474,31 @@ def test_an_agent_that_stalls_is_waited_for_once_and_not_for_each_chunk_that_it_
     run(work)
 
 
+def test_who_waits_for_room_to_ask_a_stalled_agent_does_not_wait_for_the_agent_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With little memory two are asked at a time, and ten readers of ten files would each wait."""
+    monkeypatch.setattr("diskless.agent.cold.LATE_S", 0.0)
+    asked = Counter[int]()
+
+    async def stalled(self: Peers, agent: AgentInfo, **_: Any) -> tuple[memoryview, bytes]:
+        asked[agent.slot] += 1
+        await asyncio.sleep(0.01)
+        raise Unavailable("did not answer within 5 s")
+
+    async def work() -> None:
+        agents = Agents(3, Tier(16 * MIB), 64 * MIB)
+        names = [ColdName(id_, SIZE, 0) for id_ in range(10)]
+        for name in names:
+            await agents.all[1].read(chunk_of(5, name))
+        monkeypatch.setattr(Peers, "fetch", stalled)
+        found = await asyncio.gather(*(agents.all[2].read(chunk_of(5, name)) for name in names))
+        assert [parts[0][0] for parts in found] == [20] * 10
+        assert asked == {1: 2}
+
+    run(work)
+
+
 def test_what_the_store_refuses_is_refused_and_asked_for_again_by_the_next() -> None:
     async def work() -> None:
         tier = Tier(16 * MIB)
@@ -535,8 +569,10 @@ def test_agents_that_ask_for_a_chunk_share_its_bytes_and_these_count() -> None:
         served.append(await cold.serve(str(NAME), 9))
         assert len({id(data.obj) for data, _ in served}) == 1
         assert agents.memories[0].by_kind()["caches"] == before + CHUNK_BYTES
-        served.clear()  # they have been sent
-        await settle()
+        served.clear()  # they have been sent; the thread that packed them lets go a little later
+        async with asyncio.timeout(30):
+            while agents.memories[0].by_kind()["caches"] > before:
+                await asyncio.sleep(0.001)
         assert agents.memories[0].by_kind()["caches"] == before
 
     run(work)
@@ -627,3 +663,127 @@ def test_claims_are_bounded_and_the_oldest_go_first() -> None:
     claims.claim(2, 8, range(9))
     assert claims.weight == full
     assert claims.claim(3, 7, [0, 1]) == [1, 3]
+
+
+# Back into memory
+
+
+class Hydration:
+    """A hydrator, with the writer and the replica that it uses."""
+
+    def __init__(self, tier: Tier) -> None:
+        self.state = NamespaceState()
+        self.held: set[str] = set()
+        """Stripes that are held until the namespace names them."""
+        self.moved: list[c.Move] = []
+        self.pulses: dict[int, Pulse] = {}
+        self.hydrator = Hydrator(
+            replica=cast(Any, self),
+            cold=reader(tier),
+            writer=cast(Any, self),
+            pacer=Pacer(share=1.0),
+            pulses=self.pulses,
+            tuning=Tuning(),
+            now_s=asyncio.get_running_loop().time,
+        )
+
+    async def seal(self, data: bytes, *, grade: int) -> Stripe:
+        stripe = Stripe(f"0.1.{len(self.held) + 1}", 4, 2, len(data), ())
+        self.held.add(stripe.id)
+        return stripe
+
+    def release(self, stripe: Stripe) -> None:
+        self.held.remove(stripe.id)
+
+    async def execute(self, command: c.Relocate) -> tuple[c.Result, ...]:
+        assert {stripe.id for stripe in command.stripes} == self.held, "nobody drops them yet"
+        self.moved += command.moves
+        return (c.Done(len(command.moves)),)
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_a_large_file_comes_back_into_memory_only_if_its_checksum_is_right(good: bool) -> None:
+    async def work() -> None:
+        one = Hydration(Tier(16 * MIB))
+        checksum = file_checksum(b"".join(bytes([at]) * MIB for at in range(SIZE // MIB)))
+        record = FileRecord(7, SIZE, 0, checksum if good else checksum ^ 1, None, ())
+        assert await one.hydrator.hydrate([record]) == good
+        assert [move.id for move in one.moved] == [7] * good
+        assert set(one.hydrator.damaged) == (set() if good else {7})
+        assert not one.held
+
+    run(work)
+
+
+def test_a_damaged_file_is_told_of_while_it_is_there_and_is_tried_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its object may have been restored in the store, or the file deleted, as the alarm says."""
+
+    async def work() -> None:
+        one, now_s = Hydration(Tier(16 * MIB)), 0.0
+        monkeypatch.setattr(one.hydrator, "_now_s", lambda: now_s)
+        records = {id_: FileRecord(id_, MIB, 0, 1, None, ()) for id_ in (7, 8)}
+        for record in records.values():
+            one.state.take(File(record, 1))
+        assert one.hydrator._next() == [records[8], records[7]]
+        await one.hydrator.hydrate([records[7], records[8]])
+        assert one.hydrator.report().damaged == 2
+        one.state.tier.warm(8)
+        assert one.hydrator.report().damaged == 1, "the other is not there alone any more"
+        assert one.hydrator._next() == one.hydrator._next() == []
+        one.hydrator.want([7])
+        assert one.hydrator._next() == []
+        now_s = DAMAGED_PAUSE_S
+        assert [*one.hydrator._next(), *one.hydrator._next()] == [records[7]], "from the first on"
+        one.hydrator.want([7])
+        assert one.hydrator._next() == [records[7]]
+
+    run(work)
+
+
+def test_what_was_evicted_for_a_policy_does_not_come_back_for_being_read() -> None:
+    async def work() -> None:
+        one = Hydration(Tier(16 * MIB))
+        records = {id_: FileRecord(id_, MIB, 0, 0, None, ()) for id_ in (7, 8, 9)}
+        for id_, record in records.items():
+            one.state.take(File(record, 1))
+            one.state.tier.warm(id_)
+            one.state.tier.set_aside(record)
+        cache = CacheCounts(wanted=(7, 8, 9, 10))
+        one.pulses[0] = Pulse("boot", 0, 0, {}, 100, 0, 0, (), cache=cache)
+        one.hydrator.shun([7, 8])
+        one.hydrator.welcome([8])
+        one.hydrator._hear()
+        assert one.hydrator._next_wanted() == [records[8], records[9]]
+
+    run(work)
+
+
+def test_of_files_that_are_damaged_in_the_tier_nothing_stays_in_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An error holds the frames that it came through, and those the bytes that were compared."""
+
+    async def work() -> None:
+        tier = Tier(16 * MIB)
+        hydrator = Hydration(tier).hydrator
+        seen: list[weakref.ref[memoryview]] = []
+        read = tier.read
+
+        async def noted(*args: Any, **more: Any) -> list[memoryview]:
+            views = await read(*args, **more)
+            seen.extend(map(weakref.ref, views))
+            return views
+
+        tier.read = noted  # type: ignore[method-assign]
+        caplog.set_level(logging.CRITICAL, "diskless")  # it keeps errors, too
+        assert await hydrator.hydrate([FileRecord(7, MIB, 0, 1, None, ())]) == 0
+        assert await hydrator.hydrate([FileRecord(8, MIB, 0, 1, None, ())]) == 0
+        assert len(hydrator.damaged) == 2
+        await settle()
+        gc.collect()
+        assert len(seen) == 2
+        assert not [ref for ref in seen if ref() is not None]
+
+    run(work)

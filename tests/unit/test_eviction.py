@@ -1,5 +1,6 @@
 """What leaves memory first: the order, the marks, and what a walk over all files finds."""
 
+import asyncio
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -8,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diskless import eviction, policy
-from diskless.errors import BadRequest
+from diskless.agent.leading.evictor import EVICT_FILES, HOLD_S, Evictor
+from diskless.agent.ports import Pulse
+from diskless.errors import BadRequest, MemoryFull
 from diskless.eviction import Candidate, Standing, Wishes
 from diskless.model import Extent
 from diskless.namespace import census as walks
 from diskless.namespace import commands as c
 from diskless.namespace.behind import pieces_behind
 from diskless.namespace.census import Census, census, is_still_there
-from tests.unit.test_namespace_world import World, agent_up, check_counts
+from tests.unit.test_namespace_world import World, agent_up, check_counts, inline_file
 from tests.unit.test_tier_state import URI, keep
 
 names = st.builds(
@@ -217,6 +220,162 @@ def test_what_a_policy_keeps_is_no_candidate_and_the_rest_goes_in_any_case() -> 
     found = walked(world)
     assert not found.candidates
     assert sorted(by_path(found.surplus)) == [f"/q/state/0/0/{n}.delta" for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("committed", [0, 1])
+def test_a_query_in_its_first_batches_is_one_that_may_have_to_recover(committed: int) -> None:
+    """Batch 0 is a batch: before its commit nothing is older than its plan, and after it batch 1
+    builds on its state."""
+    world = tiered()
+    checkpoint(world, committed)
+    world.put(f"/q/offsets/{committed}")
+    world.mkdirs("/q/commits")
+    put(world, f"/q/state/0/0/{committed + 1}.delta")
+    settle(world)
+    recent = {Standing.RECENT}
+    assert set(by_path(walked(world).candidates).values()) == recent
+    world.do(c.SetPolicy("/q", policy.KEEP_IN_MEMORY, "1"))
+    settle(world)
+    found = walked(world)
+    assert not found.candidates
+    assert not found.surplus
+
+
+class Leading:
+    """What an evictor knows of the leader: a replica, a hydrator and a drainer that are well."""
+
+    is_trusted = True
+    superseded = None
+    shunned = ()
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.state = world.state
+        self.evicted: list[tuple[tuple[int, int], ...]] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.hurried, self.work = False, asyncio.Event()
+
+    async def execute(self, command: c.Evict) -> tuple[c.Result, ...]:
+        self.evicted.append(command.files)
+        self.meanwhile()
+        return self.world.apply(command)
+
+    def want(self, ids: Collection[int]) -> None: ...
+    def shun(self, ids: Collection[int]) -> None: ...
+    def welcome(self, ids: Collection[int]) -> None: ...
+
+
+def test_what_is_to_go_in_any_case_is_looked_at_again_right_before_it_goes() -> None:
+    """Not all of it at once: there may be tens of thousands of files."""
+    world = tiered()
+    for batch in range(2 * EVICT_FILES):
+        put(world, f"/q/state/0/0/{batch}.zip")
+    checkpoint(world, 1)
+    newest = 3 * EVICT_FILES
+    world.put(f"/q/commits/{newest}")
+    world.do(c.SetPolicy("/q", policy.KEEP_IN_MEMORY, "1"))
+    settle(world)
+    leading = Leading(world)
+    path = f"/q/state/0/0/{2 * EVICT_FILES - 2}.zip"  # the last of them
+    last = world.state.tree.find(path).record.id
+    leading.meanwhile = lambda: world.delete(path) if len(leading.evicted) == 1 else None
+    asyncio.run(evictor_of(leading).look())
+    gone = [id_ for part in leading.evicted for id_, _ in part]
+    assert len(gone) >= 2 * EVICT_FILES - 2
+    assert all(0 < len(part) <= EVICT_FILES for part in leading.evicted)
+    assert last not in gone
+
+
+def pulse(lasting: int, bytes_max: int = 100) -> Pulse:
+    return Pulse("boot", 0, 0, {"shards": lasting}, bytes_max, 0, 0, ())
+
+
+def evictor_of(leading: Leading, *pulses: Pulse) -> Evictor:
+    return Evictor(
+        replica=leading, drainer=leading, backlog=leading, hydrator=leading,
+        pulses=dict(enumerate(pulses)), per_byte=1.5, now_s=lambda: 0.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("why", ["silent", "empty", ""])
+def test_nothing_is_evicted_while_the_tier_could_not_give_it_back(why: str) -> None:
+    world = tiered()
+    put(world, "/a")
+    settle(world)
+    leading = Leading(world)
+    leading.is_trusted = why != "silent"
+    asyncio.run(evictor_of(leading, pulse(50 if why == "empty" else 99)).look())
+    assert bool(leading.evicted) is (why == "")
+
+
+@pytest.mark.parametrize("hope", ["the drain", "what is freed", "packing", ""])
+def test_memory_is_stuck_when_nothing_is_left_that_could_make_room(hope: str) -> None:
+    world = tiered()
+    for path in ("/a", "/b", "/c"):
+        world.put_in(path, world.stripe(1000))
+    world.do(c.SetPolicy("/", policy.PIN, "yes"))
+    if hope == "what is freed":
+        world.put_in("/large", world.stripe(100_000))  # so that nothing is worth packing
+        world.delete("/a")
+    elif hope == "packing":
+        stripe = world.stripe(3000)
+        half = c.NewFile("/half", 1000, 0, None, (Extent(stripe.id, 0, 1000),))
+        rest = c.NewFile("/rest", 2000, 0, None, (Extent(stripe.id, 1000, 2000),))
+        world.do(c.Commit((stripe,), (world.put_of(half, rest),)))
+        world.delete("/rest")
+    settle(world)
+    if hope == "the drain":
+        world.put("/new")
+    evictor = evictor_of(Leading(world), pulse(99_000, 100_000))
+    asyncio.run(evictor.look())
+    assert evictor.helps() is bool(hope)
+
+
+def test_a_put_into_a_full_namespace_waits_for_eviction_and_not_for_ever() -> None:
+    world = tiered()
+    put(world, "/a")
+    now_s = 0.0
+    evictor = evictor_of(Leading(world))
+    evictor._now_s = lambda: now_s
+    commit, delete = world.commit_of(world.put_of(inline_file("/b"))), world.delete_of("/a")
+
+    async def check() -> None:
+        nonlocal now_s
+        assert evictor.before(commit) is None, "there is no limit"
+        world.state.bytes_max = world.state.bytes_used + 1
+        assert evictor.before(commit) is None, "nobody makes room"
+        evictor.evicting = True
+        assert evictor.before(delete) is None
+        waits = [asyncio.ensure_future(evictor.before(commit)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not waits[0].done()
+        world.state.bytes_max *= 100
+        await asyncio.wait_for(waits[0], timeout=10)
+        world.state.bytes_max //= 100
+        held = asyncio.ensure_future(evictor.before(commit))
+        await asyncio.sleep(0)
+        now_s += HOLD_S
+        with pytest.raises(MemoryFull):
+            await asyncio.wait_for(held, timeout=10)
+        await asyncio.wait(waits)
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_file_that_was_moved_since_it_was_chosen_is_not_evicted(moved: bool) -> None:
+    """Whoever moved it has freed what it lay in, and counts on where it lies now."""
+    world = tiered()
+    id_ = put(world, "/a")
+    settle(world)
+    if moved:
+        stripe = world.stripe()
+        extents = (Extent(stripe.id, 0, world.state.files[id_].record.size),)
+        world.do(c.Relocate((stripe,), (c.Move(id_, 0, extents),)))
+    before = world.state.files[id_].record
+    assert world.do(c.Evict(((id_, 0),))).changed is not moved
+    assert (world.state.files[id_].record == before) is moved
+    assert (id_ in world.state.tier.evicted) is not moved
 
 
 def test_pinned_files_stay_by_whichever_path_and_are_wanted_if_they_are_gone() -> None:

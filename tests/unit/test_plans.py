@@ -292,6 +292,15 @@ def test_whoever_leads_next_waits_too_also_with_a_state_by_transfer() -> None:
     assert world.plans.bytes_used == len(world.plans) == 0
 
 
+def test_a_plan_is_forgotten_as_soon_as_it_is_durable() -> None:
+    world = World()
+    world.stateful("/c")
+    world.put("/c/offsets/0")
+    assert len(world.plans) == 1
+    world.move_horizon()
+    assert world.plans.bytes_used == len(world.plans) == 0
+
+
 def test_plans_without_room_make_all_wait() -> None:
     world = World()
     world.stateful("/c/q")
@@ -341,6 +350,26 @@ def test_while_the_tier_is_silent_the_wait_ends_and_says_by_how_much_it_is_behin
         world.put("/c/offsets/0")
         with pytest.raises(NotDurable, match=r"1 commands and 1 B behind"):
             await world.backlog.reach(world.state.tier.change, 0.01)
+
+    asyncio.run(check())
+
+
+def test_what_was_refused_for_being_superseded_is_not_kept() -> None:
+    """An error that is raised again holds all frames that it came through before."""
+
+    async def check() -> None:
+        world = World()
+        world.stateful("/c")
+        effect = world.put("/c/commits/0")
+        world.backlog.end(Superseded("another"))
+        depths = []
+        for _ in range(3):
+            with pytest.raises(Superseded, match="another") as before:
+                world.backlog.before(effect)
+            with pytest.raises(Superseded, match="another") as after:
+                await world.backlog.reach(world.state.tier.change + 1, 1.0)
+            depths.append((len(before.traceback), len(after.traceback)))
+        assert depths == [depths[0]] * 3
 
     asyncio.run(check())
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from diskless.agent.leading import cut
+from diskless.agent.leading import carrier, cut
 from diskless.agent.leading.janitor import REAP_STRIPES_MAX, SWEEP_ENTRIES
 from diskless.balance import Load, Scales, Walk
-from diskless.model import Extent, Place, Stripe
+from diskless.config import MIB
+from diskless.model import Extent, FileRecord, Place, Stripe
 from diskless.namespace import answers, picture
 from diskless.namespace import commands as c
 from diskless.namespace import journal as j
@@ -28,6 +29,7 @@ from diskless.namespace.swaps import PRUNED_MAX
 from diskless.namespace.tier import KEEP_ROWS_MAX
 from diskless.namespace.usage import held_by_snapshots
 from diskless.repair import Cluster, RepairPlan
+from diskless.tier.round import Packer
 from tests.unit.recount import counted, recount
 from tests.unit.test_namespace_world import agent_up
 from tests.unit.work import Work, work_of, worst
@@ -608,6 +610,27 @@ def steps_of(work: Coroutine[Any, Any, Any]) -> Iterator[None]:
         yield
 
 
+PUT_FILES = 1500
+"""Of one put: an upload may have thousands."""
+
+
+def test_the_files_of_a_round_are_sorted_and_packed_in_slices() -> None:
+    def sort(one: Big) -> Work:
+        records = [FileRecord(n, 1, 0, 0, b"x", ()) for n in range(one.size)]
+        return worst(drained(steps_of(carrier.sort(records, MIB))))
+
+    def pack(one: Big) -> Work:
+        async def work() -> None:
+            packer = Packer()
+            for n in range(one.size):
+                await packer.add(n, b"x")
+
+        return worst(drained(steps_of(work())))
+
+    check(sort, tables_grow=True)
+    check(pack, tables_grow=True)
+
+
 def test_what_the_drain_asks_for_comes_in_slices() -> None:
     def journal(one: Big) -> Work:
         tiered(one)
@@ -633,6 +656,8 @@ def test_what_the_drain_asks_for_comes_in_slices() -> None:
         assert own is not None
         one.apply(c.Horizon(tier.epoch, tier.number + 1, tier.change, 0, 0, 0))
         change(one, cut.SLICE_FILES + one.size // 3)
+        for at in range(0, one.size, PUT_FILES):
+            one.put(*(c.NewFile(f"/put/{n}", 1, n, b"1") for n in range(at, at + PUT_FILES)))
         return worst(drained(steps_of(cut.increment(one.state, own))))
 
     check(journal)

@@ -80,7 +80,7 @@ class Backlog:
             return None
         if self.over is not None:
             if self._awaited(command) and not self._is_shared(command):
-                raise self.over
+                raise Superseded(str(self.over))
             return None
         if self.failing:
             return None
@@ -167,7 +167,7 @@ class Backlog:
             async with asyncio.timeout(timeout_s):
                 while self._world.state.tier.horizon_change < change:
                     if self.over is not None:
-                        raise self.over
+                        raise Superseded(str(self.over))
                     if self._left:
                         raise Unavailable("the leader changed before the answer was durable")
                     await self._moved.wait()
@@ -223,9 +223,13 @@ class Backlog:
         self.moved()
 
     def end(self, error: Superseded) -> None:
-        """Nothing more will become durable."""
+        """Nothing more will become durable, as long as the tier is this one."""
         self.over = error
         self.moved()
+
+    def resume(self) -> None:
+        """It is another one."""
+        self.over = None
 
     @property
     def presses(self) -> bool:
@@ -349,6 +353,8 @@ def _paths(command: c.Command) -> Iterable[str]:
             return (target,)
         case c.CreateSnapshot(paths=paths):
             return paths
+        case c.Rollback(cut=True):  # of all directories of the cut, whatever its path says
+            return ("/",)
         case c.Replace(swaps=swaps):
             return (swap.path for swap in swaps)
         case c.IssueToken() | c.RevokeToken():

@@ -8,8 +8,8 @@ read is reported as lost, and does not stop the upload of the others.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -34,6 +34,10 @@ UPLOADS_MAX = 6
 """Segments and large files that are uploaded at once."""
 PARTS_AT_ONCE = 3
 """Parts of one large file at once: one is read while others are written."""
+SEGMENT_FILES_MAX = 5000
+"""Files in one segment, and in the body of a manifest: their rows are handled in one step."""
+SLICE_FILES = 2000
+"""Files looked at before other tasks run."""
 REST_SLICE_S = 0.02
 """During a pause, how often it is checked whether somebody waits for the tier."""
 
@@ -114,7 +118,8 @@ class Carrier:
 
     async def bring(self, draft: Draft, records: Sequence[FileRecord]) -> None:
         """Adds the bytes of these files to a round."""
-        if sum(record.size for record in records) < self._limits.small_bytes:
+        found = await sort(records, self._limits.segment_bytes)
+        if found.bytes < self._limits.small_bytes and len(records) <= SEGMENT_FILES_MAX:
             for record in records:
                 await self._bring_file(draft, record)
             return
@@ -128,8 +133,12 @@ class Carrier:
                     await self._paced(self._bring_segment(draft, share))
 
         async with Together() as group:
-            for share in self._shares(records):
-                group.start(bring(share))
+            for record in found.large:
+                group.start(bring((record,)))
+            for some in found.inline, found.others:
+                for share in shares(some, self._limits.segment_bytes):
+                    group.start(bring(share))
+                    await asyncio.sleep(0)
 
     def _at_once(self, most: int) -> int:
         """One at a time while rounds fail: a slow store can then finish one upload, instead of
@@ -137,15 +146,7 @@ class Carrier:
         return 1 if self._backlog.failing else most
 
     def _is_large(self, record: FileRecord) -> bool:
-        return len(spans(record.size, self._limits.segment_bytes)) > 1
-
-    def _shares(self, records: Sequence[FileRecord]) -> Iterator[Sequence[FileRecord]]:
-        """Large files, the largest first because they take longest; then all others."""
-        large = [record for record in records if self._is_large(record)]
-        for record in sorted(large, key=lambda one: one.size, reverse=True):
-            yield (record,)
-        others = [record for record in records if not self._is_large(record)] if large else records
-        yield from shares(others, self._limits.segment_bytes)
+        return is_large(record, self._limits.segment_bytes)
 
     async def _paced(self, work: Awaitable[T]) -> T:
         """Does a part of a round and yields to clients, as repair does, unless they wait for the
@@ -256,25 +257,55 @@ class Carrier:
         self.files_lost.add(record.id)
 
 
-def shares(records: Sequence[FileRecord], segment_bytes: int) -> Iterator[list[FileRecord]]:
-    """Shares of about a segment each, two segments at most. Inline files get shares of their own,
-    because only voters have them."""
-    for inline in (True, False):
-        share: list[FileRecord] = []
-        size = 0
-        for record in records:
-            if (record.inline is not None) is not inline:
-                continue
-            if share and size + record.size > 2 * segment_bytes:
-                yield share
-                share, size = [], 0
-            share.append(record)
+class Sorted(NamedTuple):
+    """The files of a round."""
+
+    large: list[FileRecord]
+    """The largest first, because they take longest."""
+    inline: list[FileRecord]
+    """Only voters have them."""
+    others: list[FileRecord]
+    bytes: int
+    """Of all of them."""
+
+
+async def sort(records: Sequence[FileRecord], segment_bytes: int) -> Sorted:
+    found = Sorted([], [], [], 0)
+    size = 0
+    for at in range(0, len(records), SLICE_FILES):
+        for record in records[at : at + SLICE_FILES]:
             size += record.size
-            if size >= segment_bytes:
-                yield share
-                share, size = [], 0
-        if share:
+            if is_large(record, segment_bytes):
+                found.large.append(record)
+            elif record.inline is not None:
+                found.inline.append(record)
+            else:
+                found.others.append(record)
+        await asyncio.sleep(0)
+    found.large.sort(key=lambda one: one.size, reverse=True)
+    return found._replace(bytes=size)
+
+
+def is_large(record: FileRecord, segment_bytes: int) -> bool:
+    """Whether it is uploaded in parts."""
+    return record.size > segment_bytes and len(spans(record.size, segment_bytes)) > 1
+
+
+def shares(records: Iterable[FileRecord], segment_bytes: int) -> Iterator[list[FileRecord]]:
+    """Shares of about a segment each: two segments at most, and SEGMENT_FILES_MAX files."""
+    share: list[FileRecord] = []
+    size = 0
+    for record in records:
+        if share and size + record.size > 2 * segment_bytes:
             yield share
+            share, size = [], 0
+        share.append(record)
+        size += record.size
+        if size >= segment_bytes or len(share) >= SEGMENT_FILES_MAX:
+            yield share
+            share, size = [], 0
+    if share:
+        yield share
 
 
 class Together:

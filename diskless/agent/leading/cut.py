@@ -21,7 +21,9 @@ from diskless.namespace.state import NamespaceState
 from diskless.namespace.tier import row_of
 
 SLICE_FILES = 2000
-"""Files looked at before other tasks run."""
+"""Files, or entries of the journal, looked at before other tasks run."""
+SLICE_PATHS = 1000
+"""Paths compared with the policies before other tasks run."""
 _EVERYTHING = 1 << 62
 
 
@@ -39,6 +41,8 @@ class Increment(Struct, frozen=True, kw_only=True):
     entries: Sequence[bytes]
     records: Sequence[FileRecord]
     """New files to upload to the tier. Nearly all of them exist at that moment."""
+    stripes: frozenset[str]
+    """Where their bytes are in memory."""
 
 
 async def increment(state: NamespaceState, journal: Journal) -> Increment | None:
@@ -68,25 +72,21 @@ async def increment(state: NamespaceState, journal: Journal) -> Increment | None
     table, default = state.policies.table, tier.default_durability
     # The moment is taken. The rest reads copies, so other tasks may run.
     asks_for_memory = state.policies.asks_for_memory(default=default)
-    fleeting: set[int] = set()
     for first in range(0, len(entries), SLICE_FILES):
-        part = entries[first : first + SLICE_FILES]
-        if _policies_changed(part):
+        if _policies_changed(entries[first : first + SLICE_FILES]):
             return None  # Files that were only in memory may have to be in the tier now.
-        if asks_for_memory:
-            more = _fleeting(table, default, part)
-            if more is None:
-                return None
-            fleeting |= more
         await asyncio.sleep(0)
-    if not fleeting:
-        return Increment(moment=moment, entries=entries, records=records)
+    fleeting = await _fleeting(table, default, entries) if asks_for_memory else set()
+    if fleeting is None:
+        return None
     kept: list[FileRecord] = []
+    stripes: set[str] = set()
     for first in range(0, len(records), SLICE_FILES):
-        some = records[first : first + SLICE_FILES]
-        kept += [record for record in some if record.id not in fleeting]
+        some = [one for one in records[first : first + SLICE_FILES] if one.id not in fleeting]
+        kept += some
+        stripes.update(extent.stripe for record in some for extent in record.extents)
         await asyncio.sleep(0)
-    return Increment(moment=moment, entries=entries, records=kept)
+    return Increment(moment=moment, entries=entries, records=kept, stripes=frozenset(stripes))
 
 
 def _prune(state: NamespaceState, found: dict[int, FileRecord]) -> None:
@@ -106,7 +106,7 @@ def _policies_changed(entries: Iterable[bytes]) -> bool:
     )
 
 
-def _fleeting(table: policy.Table, default: str, entries: Iterable[bytes]) -> set[int] | None:
+async def _fleeting(table: policy.Table, default: str, entries: Iterable[bytes]) -> set[int] | None:
     """New files below `memory` paths; None if older files may have been moved from such a path to
     one that must be in the tier."""
     found: set[int] = set()
@@ -122,13 +122,29 @@ def _fleeting(table: policy.Table, default: str, entries: Iterable[bytes]) -> se
             for other, own in table.items()
         )
 
+    looked_at = 0
+
+    async def rest_after(paths_looked_at: int) -> None:
+        nonlocal looked_at
+        looked_at += paths_looked_at
+        if looked_at >= SLICE_PATHS:
+            looked_at = 0
+            await asyncio.sleep(0)
+
     for entry in entries:
+        await rest_after(1)
         match journals.decode(entry).what:
             case Written(first=first, files=files):
-                found.update(first + n for n, (path, _, _) in enumerate(files) if is_memory(path))
+                for at in range(0, len(files), SLICE_PATHS):
+                    part = files[at : at + SLICE_PATHS]
+                    found.update(
+                        id_ for id_, (path, _, _) in enumerate(part, first + at) if is_memory(path)
+                    )
+                    await rest_after(len(part))
             case c.Clone(source=source) if paths.leads_to_snapshots(source):
                 return None  # A snapshot of a parent may contain `memory` paths.
             case c.Rename(source=source, target=target) | c.Clone(source=source, target=target):
+                await rest_after(len(table))
                 if has_memory(source) and not is_memory(target):
                     return None
             case c.Rollback() | c.Replace():

@@ -4,7 +4,8 @@ Runs on the leader. A round takes all changes up to one moment, reads the bytes 
 that exist then, and writes one manifest. Commands then inform every voter where the files are and
 that the horizon has moved. Nothing is announced before it is in the chain. A round that fails
 leaves garbage, never half a prefix. A new leader first adopts manifests that an earlier leader of
-the same epoch has appended. A drainer that finds a later epoch in the chain stops for good.
+the same epoch has appended. A drainer that finds a later epoch in the chain never uses that chain
+again: it waits until the namespace has another one.
 """
 
 import asyncio
@@ -20,9 +21,10 @@ from diskless.agent.leading.carrier import Carrier, Limits, Source
 from diskless.agent.leading.distance import Distance, choose_distance
 from diskless.agent.leading.pacer import Pacer
 from diskless.agent.ports import Draft, FileRow, Landed, SegmentRow, Tier
+from diskless.agent.ticking import rest
 from diskless.agent.tiers import Tiers
 from diskless.config import TierSettings
-from diskless.errors import DisklessError, StoreDown, Superseded
+from diskless.errors import DisklessError, StoreDown, Superseded, without_frames
 from diskless.model import FileRecord
 from diskless.namespace import commands as c
 from diskless.namespace import picture
@@ -84,7 +86,7 @@ class Drainer:
         self._now_s = now_s
         self._first = first
         self._followed: tuple[str, int] | None = None
-        self._uri = ""  # of the chain that is followed, or soon will be
+        self._aim = ("", 0)  # the chain that is followed, or soon will be
         self._since_whole = 0
         self._journal_bytes = 0
         self._took_s = 0.0
@@ -114,7 +116,9 @@ class Drainer:
     @property
     def files_lost(self) -> set[int]:
         """Files that could no longer be read and are missing in the tier."""
-        return self._carrier.files_lost
+        state, lost = self._state, self._carrier.files_lost
+        lost &= {id_ for id_ in lost if id_ in state.files and id_ not in state.tier.places}
+        return lost
 
     @property
     def _state(self) -> NamespaceState:
@@ -123,7 +127,17 @@ class Drainer:
     # -- main loop ------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Drains until cancelled, or superseded."""
+        """Drains until cancelled."""
+        while True:
+            await self.until_superseded()
+            while self._chain == self._aim:
+                await rest(ABSENT_S)
+            log.info("the tier that another cluster continues with is not this one's any more")
+            self.superseded = None
+            self._backlog.resume()
+
+    async def until_superseded(self) -> None:
+        """Drains until another cluster continues with the chain."""
         pause_s = BACK_OFF_S_MIN
         while True:
             rounds = self.rounds
@@ -131,7 +145,7 @@ class Drainer:
                 await self.drain()
             except Superseded as error:
                 log.error("another cluster continues with the tier error=%s", error)
-                self.superseded = error
+                self.superseded = without_frames(error)
                 self._backlog.end(error)
                 return
             except RoundEnded as error:
@@ -149,7 +163,7 @@ class Drainer:
         if self.error is None:
             self.error_since_s = self._now_s()
             log.warning("the tier falls behind error=%s", error)
-        self.error = error
+        self.error = without_frames(error)
         self._backlog.failing = True
 
     async def drain(self) -> None:
@@ -208,6 +222,12 @@ class Drainer:
             return True
         return False
 
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the tier may have bytes alone: this leader has found the chain's end, and its
+        store has answered last."""
+        return self._follows() and self.error is None and self.superseded is None
+
     def _is_idle(self) -> bool:
         """Whether the tier has everything, as far as this leader knows."""
         tier = self._state.tier
@@ -216,7 +236,7 @@ class Drainer:
     async def _watch(self) -> None:
         """Raises Superseded if another cluster continues with the chain, and the store's errors."""
         tier = self._state.tier
-        found = await self._tier.look(tier.number + 1, epoch=tier.epoch)
+        found = await self._tier.look(tier.number + 1, epoch=tier.epoch, rows=False)
         self._watched_s = self._now_s()
         if found is not None:
             self._followed = None  # of another leader: adopt it
@@ -264,8 +284,8 @@ class Drainer:
         if self._state.marked is not None:
             await self._do(c.Unmark())  # an earlier leader did not remove it
         tier = self._state.tier
-        number, self._uri = tier.number, tier.uri
-        last = await self._tier.look(number, epoch=tier.epoch)
+        number, self._aim = tier.number, self._chain
+        last = await self._tier.look(number, epoch=tier.epoch, rows=False)
         self._follow(last)
         while found := await self._tier.look(self._state.tier.number + 1, epoch=tier.epoch):
             if found.epoch < tier.epoch:
@@ -285,11 +305,11 @@ class Drainer:
         await self._do(
             c.Horizon(
                 tier.epoch, found.number, tier.horizon_change, tier.horizon_op,
-                tier.horizon_time_ms, tier.horizon_file, self._uri,
+                tier.horizon_time_ms, tier.horizon_file, self._aim[0],
             )
         )  # fmt: skip
         if self._state.tier.number < found.number:
-            raise RoundEnded(f"manifest {found.number} of {self._uri} is of epoch {found.epoch}")
+            raise RoundEnded(f"manifest {found.number} of {tier.uri} is of epoch {found.epoch}")
 
     def _follow(self, last: Landed | None) -> None:
         """Counts how far the last manifest is from a whole one."""
@@ -308,7 +328,7 @@ class Drainer:
         named = {row[0]: row for row in segments}
         for part in by_file(rows, KEEP_ROWS_MAX, file=lambda row: row[0]):
             told = tuple(named[number] for number in sorted({row[1] for row in part}))
-            await self._do(c.Keep(landed.number, told, tuple(part), self._uri))
+            await self._do(c.Keep(landed.number, told, tuple(part), self._aim[0]))
         await self._do(
             c.Horizon(
                 landed.epoch,
@@ -317,7 +337,7 @@ class Drainer:
                 landed.op or self._state.tier.horizon_op,
                 landed.time_ms,
                 landed.last_file,
-                self._uri,
+                self._aim[0],
             )
         )
         self._follow(landed)
@@ -366,7 +386,7 @@ class Drainer:
         found = await cut.increment(self._state, self._world.journal)
         if found is None:
             return False
-        self.needed = frozenset(e.stripe for record in found.records for e in record.extents)
+        self.needed = found.stripes
         for at in range(0, len(found.entries), JOURNAL_PIECE):
             await draft.add_journal(found.entries[at : at + JOURNAL_PIECE])
         await self._carrier.bring(draft, found.records)

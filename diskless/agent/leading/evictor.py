@@ -147,7 +147,7 @@ class Evictor:
         if not due:
             self._stuck = False
             await self._tidy()
-        elif self._drainer.error is None and self._drainer.superseded is None:
+        elif self._drainer.is_trusted:
             await self._make_room(due)
         if self._backlog.hurried:
             self._backlog.work.set()
@@ -202,16 +202,14 @@ class Evictor:
         return drained and not ledger.freed_ms and not sparse
 
     async def _evict(self, chosen: list[Candidate]) -> None:
-        for at in range(0, len(chosen), EVICT_FILES):
-            part = chosen[at : at + EVICT_FILES]
-            rows = tuple((one.id, one.layout) for one in part)
-            (result,) = await self._replica.execute(c.Evict(rows))
-            if isinstance(result, c.Refused):
-                raise result.error()
-            self.files += result.number
-            gone = self._state.tier.evicted
-            self.bytes += sum(one.size for one in part if one.id in gone)
-            log.info("evicted files=%d of=%d", result.number, len(part))
+        rows = tuple((one.id, one.layout) for one in chosen)
+        (result,) = await self._replica.execute(c.Evict(rows))
+        if isinstance(result, c.Refused):
+            raise result.error()
+        self.files += result.number
+        gone = self._state.tier.evicted
+        self.bytes += sum(one.size for one in chosen if one.id in gone)
+        log.info("evicted files=%d of=%d", result.number, len(chosen))
 
     # -- what policies ask for ------------------------------------------------------
 
@@ -224,13 +222,16 @@ class Evictor:
         if not wishes or now_s < self._next_census_s:
             return
         moment = state.op
-        if moment == self._tidied_op or self._drainer.error or self._drainer.superseded:
+        if moment == self._tidied_op or not self._drainer.is_trusted:
             return
         found = await self._census(REST)
         self._hydrator.want(found.wanted)
-        surplus = [one for one in found.surplus if is_still_there(self._state, one)]
-        self._hydrator.shun(one.id for one in surplus)
-        await self._evict(surplus)
+        for at in range(0, len(found.surplus), EVICT_FILES):
+            part = found.surplus[at : at + EVICT_FILES]
+            if chosen := [one for one in part if is_still_there(self._state, one)]:
+                self._hydrator.shun(one.id for one in chosen)
+                await self._evict(chosen)
+            await asyncio.sleep(0)
         self._tidied_op = moment
 
     async def _census(self, rest: int) -> Census:

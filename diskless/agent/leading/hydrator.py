@@ -36,6 +36,8 @@ SAME_WAVE_MAX = 5
 INTERVAL_S = 0.5
 BACK_OFF_S_MAX = 10.0
 SHUNNED_MAX = 20_000
+DAMAGED_PAUSE_S = 300.0
+"""A damaged file is tried again after so long: its object may have been restored in the store."""
 WANTED_MAX = 1000
 """Wanted files that wait, before all others."""
 _EVERY_FILE = 1 << 62
@@ -66,8 +68,8 @@ class Hydrator:
         self._wanted: dict[int, None] = {}
         self._shunned: dict[int, None] = {}
         self.bytes_done = 0
-        self.damaged: dict[int, DisklessError] = {}
-        """Files whose bytes in the tier fail their checksum."""
+        self.damaged: dict[int, float] = {}
+        """Files whose bytes in the tier fail their checksum, and when they did."""
 
     async def run(self) -> None:
         pause_s = INTERVAL_S
@@ -136,6 +138,11 @@ class Hydrator:
         tier = self._replica.state.tier
         took_s = self._now_s() - self._began_s if self._began_s is not None else 0.0
         rate = self.bytes_done / took_s if took_s > 0 else 0.0
+        self.damaged = {
+            id_: at_s
+            for id_, at_s in self.damaged.items()
+            if id_ in tier.cold or id_ in tier.evicted
+        }
         return HydrationStatus(
             files_left=len(tier.cold),
             bytes_left=tier.cold_bytes,
@@ -193,7 +200,7 @@ class Hydrator:
         for id_ in ids:
             self._below = id_
             file = state.files.get(id_)
-            if file is None or not is_cold(file.record) or id_ in self.damaged:
+            if file is None or not is_cold(file.record) or self._fails(id_):
                 continue
             self._cold.learn(id_, tier_place(state.tier, id_))
             found.append(file.record)
@@ -210,7 +217,7 @@ class Hydrator:
             id_ = next(iter(self._wanted))
             del self._wanted[id_]
             file = state.files.get(id_)
-            if file is not None and is_cold(file.record) and id_ not in self.damaged:
+            if file is not None and is_cold(file.record) and not self._fails(id_):
                 self._cold.learn(id_, tier_place(state.tier, id_))
                 found.append(file.record)
                 size += file.record.size
@@ -280,8 +287,12 @@ class Hydrator:
     def _give_up(self, record: FileRecord, error: DisklessError) -> None:
         """A damaged file must not stop the others from being loaded."""
         if isinstance(error, CorruptData):
-            self.damaged[record.id] = error
+            self.damaged[record.id] = self._now_s()
             log.error("a file of the tier is damaged id=%d error=%s", record.id, error)
+
+    def _fails(self, id_: int) -> bool:
+        """Whether a file was damaged a moment ago."""
+        return self._now_s() < self.damaged.get(id_, float("-inf")) + DAMAGED_PAUSE_S
 
     async def _seal(self, data: bytes, grade: Grade, stripes: list[Stripe]) -> None:
         step = self._tuning.stripe_bytes
