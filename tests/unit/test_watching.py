@@ -27,7 +27,7 @@ from diskless.namespace import queries as q
 from diskless.namespace.views import PathStatus
 from diskless.protocol.messages import Kind, OpenedMany, OpenedOne, OpenMany, Refusal, Status
 from tests.unit.test_namespace_world import World
-from tests.unit.test_queries import checkpoint, picture_of, plan
+from tests.unit.test_queries import checkpoint, commit, picture_of, plan
 
 T = TypeVar("T")
 SLICE = 10
@@ -263,6 +263,20 @@ def test_a_closer_look_at_very_many_batches_reads_the_newest() -> None:
     assert [one["batch"] for one in told["batches"]] == [*range(8999, 8899, -1)]
     assert here.asked.count(q.Newest) == 6, "some names at a time"
     assert len(here.asked) < 12
+
+
+def test_the_oldest_batch_that_is_shown_is_judged_by_the_plan_before_it() -> None:
+    for count, oldest in ((BATCHES_TOLD + 1, ""), (BATCHES_TOLD, "offsets/0 is gone")):
+        numbers = range(101 - count, 101)
+        files = {f"offsets/{n}": plan(n) for n in numbers}
+        files |= {f"sources/0/{n}": b"v1" for n in range(101)}
+        files |= {f"commits/{n}": commit(n) for n in numbers}
+        told, _ = look_at(files)
+        assert len(told["batches"]) == BATCHES_TOLD
+        assert told["batches"][0]["why_not"] == ""
+        assert told["batches"][-1]["batch"] == 1
+        assert told["batches"][-1]["why_not"].startswith(oldest)
+        assert bool(told["batches"][-1]["why_not"]) == bool(oldest)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""What Spark needs of a checkpoint to go on, and how it lays out state."""
+
+import json
+
+import pytest
+
+from diskless.checkpoint import rollback_rules
+from tests.unit.test_queries import checkpoint, commit, picture_of, plan
+
+
+def test_the_plan_before_the_batch_is_needed_too() -> None:
+    """Spark reads two plans when it starts: `batch 4 doesn't exist` is how it fails otherwise."""
+    files = checkpoint(9)
+    purged = {path: data for path, data in files.items() if path not in before(5)}
+    assert "offsets/4 is gone" in rollback_rules.why_not(picture_of(purged), 5)
+    assert rollback_rules.why_not(picture_of(purged), 6) == ""
+    hole = {path: data for path, data in files.items() if path != "offsets/4"}
+    assert "offsets/4 is gone" in rollback_rules.why_not(picture_of(hole), 5)
+    assert rollback_rules.why_not(picture_of(files), 0) == ""
+
+
+def before(batch: int) -> set[str]:
+    return {f"{log}/{n}" for log in ("offsets", "commits") for n in range(batch)}
+
+
+def test_plans_that_are_not_written_for_every_batch_are_no_loss() -> None:
+    """Asynchronous progress leaves gaps in both logs, and is only for queries without state."""
+    files = {f"{log}/{n}": made(n) for n in (0, 7, 12) for log, made in LOGS.items()}
+    picture = picture_of(files)
+    assert [rollback_rules.why_not(picture, n) for n in (0, 7, 12)] == [""] * 3
+    del files["offsets/0"]
+    assert "offsets/6 is gone" in rollback_rules.why_not(picture_of(files), 7)
+
+
+LOGS = {"offsets": lambda n: f'v1\n{{}}\n{{"topic":{{"0":{n}}}}}'.encode(), "commits": commit}
+
+
+@pytest.mark.parametrize("how", ["hdfs", "changelog"])
+def test_an_operator_may_have_one_partition_whatever_the_plan_says(how: str) -> None:
+    """An aggregate of all rows, and a limit, are computed in one partition."""
+    files = {
+        path: data for path, data in checkpoint(6, how).items() if not path.startswith("state/0/1/")
+    }
+    for n in range(6):
+        files[f"offsets/{n}"] = plan(n, partitions=8)
+    assert rollback_rules.why_not(picture_of(files), 5, thorough=True) == ""
+    lost = {path: data for path, data in files.items() if not path.startswith("state/0/0/6")}
+    assert "operator 0, partition 0" in rollback_rules.why_not(picture_of(lost), 5)
+
+
+def test_a_commit_says_how_many_partitions_there_were() -> None:
+    files = checkpoint(6, "changelog-2")
+    for n in range(6):
+        files[f"offsets/{n}"] = plan(n, partitions=8)
+    assert rollback_rules.why_not(picture_of(files), 5) == ""
+    lost = {path: data for path, data in files.items() if not path.startswith("state/0/1/")}
+    assert "operator 0, partition 1" in rollback_rules.why_not(picture_of(lost), 5)
+
+
+def test_an_operator_or_a_store_without_any_file_is_missed() -> None:
+    files = checkpoint(6)
+    operator = json.loads(files["state/0/_metadata/metadata"].split(b"\n", 1)[1])
+    operator["operatorInfo"] = {"operatorId": 1, "operatorName": "symmetricHashJoin"}
+    sides = ("left-keyToNumValues", "right-keyToNumValues")
+    operator["stateStoreInfo"] = [{"storeName": side, "numPartitions": 2} for side in sides]
+    files["state/1/_metadata/metadata"] = f"v1\n{json.dumps(operator)}".encode()
+    assert "operator 1, partition 0" in rollback_rules.why_not(picture_of(files), 5)
+    for side in sides:
+        for p in range(2):
+            files |= {f"state/1/{p}/{side}/{n + 1}.delta": b"change" for n in range(6)}
+    assert rollback_rules.why_not(picture_of(files), 5) == ""
+    half = {path: data for path, data in files.items() if sides[1] not in path}
+    assert "right-keyToNumValues" in rollback_rules.why_not(picture_of(half), 5)
+
+
+def test_an_operator_of_no_store_makes_no_judgement_long() -> None:
+    files = checkpoint(3)
+    operator = {"operatorInfo": {"operatorId": 1, "operatorName": "x"}, "stateStoreInfo": []}
+    files["state/1/_metadata/metadata"] = f"v1\n{json.dumps(operator)}".encode()
+    files["offsets/2"] = plan(2, partitions=999_999_999_999_999_999)
+    assert "operator 0, partition 2" in rollback_rules.why_not(picture_of(files), 2)
+    stateless = {path: data for path, data in files.items() if not path.startswith("state/0/")}
+    assert rollback_rules.why_not(picture_of(stateless), 2) == ""
