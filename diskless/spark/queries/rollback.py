@@ -90,7 +90,7 @@ def rollback(
     first = next(iter(batches.values()), None)
     kept = keep(client, chosen, f"before-batch-{first}")
     drafts: list[_Draft] = []
-    done = False
+    done = asked = False
     try:
         parts = _parts(client, batches, sinks, since=kept)
         for part in parts:
@@ -98,6 +98,7 @@ def rollback(
             drafts.append(draft)
             client.clone(_at(part.path, kept), draft.path)
             client.prune(draft.path, part.gone)
+        asked = True
         client.replace([Swap(one.place, one.path, kept) for one in drafts], force=force)
         done = True
     except DeadlineExceeded:
@@ -105,7 +106,7 @@ def rollback(
         raise
     finally:
         if not done:
-            _clean_up(client, drafts, chosen, kept)
+            _clean_up(client, drafts, chosen, kept, asked=asked)
     return Returned(tuple(parts), kept, len(chosen) > 1, words)
 
 
@@ -223,11 +224,16 @@ def keep(client: Client, chosen: Sequence[str], base: str) -> str:
     raise AlreadyExists(f"{chosen[0]} has {NAMES_TRIED_MAX} snapshots {base}…: delete some")
 
 
-def _clean_up(client: Client, drafts: Sequence[_Draft], chosen: Sequence[str], kept: str) -> None:
-    """Nothing is to be left of what came to nothing; an agent that fails now leaves some."""
+def _clean_up(
+    client: Client, drafts: Sequence[_Draft], chosen: Sequence[str], kept: str, *, asked: bool
+) -> None:
+    """Nothing is to be left of what came to nothing; an agent that fails now leaves some. Whoever
+    was interrupted, and has `asked` for the step, does not know whether it was made. The drafts
+    tell: it takes them away, and cannot be made without them. What it replaced must stay."""
     with suppress(DisklessError):
-        for draft in drafts:
-            client.delete(draft.path, recursive=True)
+        deleted = [client.delete(draft.path, recursive=True) for draft in drafts]
+        if asked and not all(deleted):
+            return
         for path in chosen:
             with suppress(NotFound):
                 client.delete_snapshots(path, kept)
