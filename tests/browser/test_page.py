@@ -1,6 +1,7 @@
 """The page, in a real browser, over a real cluster."""
 
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -479,6 +480,40 @@ def test_every_link_and_control_does_what_it_says(
         )
     assert {"nav a", "summary", "details button", "#go input", "#go button"} <= reached
     assert {"#entries a", "#find input", ".scroll"} <= reached
+    assert browser.complaints() == []
+
+
+def test_a_name_is_text_and_a_command_means_it(
+    peaceful: LocalCluster, connect: Connect, browser: Browser
+) -> None:
+    """Whoever may write chooses names; whoever looks copies commands into a shell."""
+    name = "<img src=x onerror=alert(1)> it's; $(touch x)"
+    top = f"/odd/{name}"
+    client = connect(peaceful)
+    files = {f"{top}/{path}": data for path, data in checkpoint(3).items()}
+    client.write_many(files | {f"{top}/a\x03\nb": b"1"})
+    client.snapshot(top, name.replace("/", ""))
+    browser.open(address(peaceful, 1))
+    browser.shows("checkpoints", top)
+    browser.run(
+        "[...document.querySelectorAll('#checkpoints details')]"
+        ".find(one => one.dataset.path == arguments[0]).querySelector('summary').click()",
+        top,
+    )
+    told = "return [...document.querySelectorAll('code')].map(one => one.textContent)"
+    eventually(lambda: len([one for one in browser.run(told) if " query " in one]) == 2)
+    for command in browser.run(told):
+        if " query " in command or " ls " in command:
+            assert shlex.split(command)[3] == top
+    box = browser.driver.find_element("id", "path")
+    box.clear()
+    box.send_keys(top, ENTER)
+    browser.shows("entries", "metadata")
+    browser.run("[...document.querySelectorAll('#entries a')].find(a => a.text[0] == 'a').click()")
+    browser.shows("about", "diskless get")
+    (command,) = [one for one in browser.run(told) if one.startswith("diskless get")]
+    assert shlex.split(command) == ["diskless", "get", f"{top}/a??b", "."]
+    assert browser.run("return document.querySelectorAll('main img').length") == 0
     assert browser.complaints() == []
 
 

@@ -1,5 +1,7 @@
 """Changes of queries that fail half way: nothing is lost, and nothing is left."""
 
+import json
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -7,11 +9,13 @@ from typing import Any
 import pytest
 
 import diskless
+from diskless.cli import exits
 from diskless.client import Client
 from diskless.errors import CheckpointInUse, InternalError
 from diskless.launch.local import LocalCluster
 from diskless.protocol.messages import Swap
 from diskless.spark import queries
+from tests.unit.test_cli import Cli, cli  # noqa: F401 - a fixture
 from tests.unit.test_queries import below, checkpoint, put
 
 
@@ -22,7 +26,9 @@ def shared() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def client(shared: LocalCluster) -> Iterator[Client]:
+def client(shared: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """Of a cluster, the default one meanwhile, with a query of nine batches."""
+    monkeypatch.setenv("DISKLESS_CLUSTER", shared.settings.name)
     with shared.connect() as client:
         client._caller.application = ""
         put(client, "/ck/q", checkpoint(9))
@@ -99,3 +105,32 @@ def test_a_repartitioning_that_fails_takes_nothing_from_another_application(
     snapshots = [one.name for one in client.snapshots(path)]
     assert snapshots == (["before-4-partitions"] if theirs else [])
     assert not theirs or "before-4-partitions" in str(raised.value)
+
+
+def test_a_sink_loses_the_files_of_later_batches_whatever_they_are_called(client: Client) -> None:
+    """Spark's log names them as URIs."""
+    for n in range(4):
+        name = f"day=a%3A{n}/part 1"
+        row = json.dumps({"path": f"diskless:///my%20out/day=a%253A{n}/part%201", "action": "add"})
+        client.write(f"/my out/{name}", b"rows")
+        client.write(f"/my out/_spark_metadata/{n}", f"v1\n{row}".encode())
+    queries.rollback(client, {"/ck/q": 1}, sinks={"/my out": 1})
+    logs = {f"_spark_metadata/{n}" for n in range(2)}
+    assert below(client, "/my out") == logs | {f"day=a%3A{n}/part 1" for n in range(2)}
+
+
+def test_commands_that_are_told_mean_the_path_whatever_it_is_called(
+    cli: Cli,  # noqa: F811
+    client: Client,
+) -> None:
+    top = "/odd/it's; $(x) q"
+    put(client, top, checkpoint(9))
+    command = cli("query", "trace", top, "--batch", "4", "--json").json["command"]
+    assert shlex.split(command) == ["diskless", "query", "rollback", top, "--batch", "3"]
+    for asked in ([*shlex.split(command)[1:]], ["rollback", top, "before-batch-3"]):
+        before = below(client, top)
+        told = cli(*asked)
+        assert told.status == exits.OK
+        _, _, undo = told.text.partition("to undo it: ")
+        assert cli(*shlex.split(undo)[1:]).status == exits.OK
+        assert below(client, top) == before

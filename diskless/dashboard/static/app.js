@@ -1,7 +1,7 @@
 // The page: shows what an agent tells, live. It changes nothing, and asks nobody but agents.
 // The token comes in the address's fragment, which no browser sends, and stays in this tab.
 
-import { $, brief, bytes, clock, command, make, show, table, when } from "./common.js";
+import { $, brief, bytes, clock, command, make, sh, show, table, when } from "./common.js";
 import { batchesBehind, renderQueries } from "./queries.js";
 
 const KEPT = "diskless-token";
@@ -153,7 +153,7 @@ function ending(agent) {
 function problems(s) {
   const found = [], named = (states) => s.agents.filter((a) => states.includes(a.state)).map((a) => a.slot);
   const r = s.repair, t = s.tier;
-  if (r.lost || s.stripes.lost) found.push([`${Math.max(r.lost, s.stripes.lost)} stripes have too few shards left: bring back agents that are only away, or restore.`, t ? `diskless up --restore ${t.uri}` : "diskless logs"]);
+  if (r.lost || s.stripes.lost) found.push([`${Math.max(r.lost, s.stripes.lost)} stripes have too few shards left: bring back agents that are only away, or restore.`, t ? sh`diskless up --restore ${t.uri}` : "diskless logs"]);
   if (r.unprotectable) found.push([`No agent has room for ${r.unprotectable} stripes: delete files, or add agents.`, `diskless up --agents ${s.agents.length + 2}`]);
   if (r.stripes_left) found.push([`Repair: ${r.stripes_left} stripes and ${bytes(r.bytes_left)} left, ${bytes(r.bytes_per_s)}/s${r.eta_s ? `, about ${r.eta_s} s` : ""}.`, ""]);
   if (s.balance.state === "moving") found.push([`${bytes(s.balance.bytes_left)} move to agents with more room, ${bytes(s.balance.bytes_per_s)}/s${s.balance.eta_s ? `, about ${s.balance.eta_s} s` : ""}.`, ""]);
@@ -168,7 +168,7 @@ function problems(s) {
   else if (t && t.state === "superseded") found.push(["Another cluster continues with this tier.", "diskless down --discard"]);
   else if (t && t.lag_s > t.lag_max_s) found.push([`The tier is ${t.lag_s.toFixed(1)} s behind, more than ${t.lag_max_s} s.`, "diskless tier status"]);
   if (t) found.push(...tierProblems(t));
-  for (const one of s.quotas) if (one.bytes_used >= one.bytes_max * QUOTA_FULL) found.push([`The quota of ${one.path} is used up, ${bytes(one.bytes_used)} of ${bytes(one.bytes_max)}: delete files or snapshots there, or raise it.`, `diskless du ${one.path}`]);
+  for (const one of s.quotas) if (one.bytes_used >= one.bytes_max * QUOTA_FULL) found.push([`The quota of ${one.path} is used up, ${bytes(one.bytes_used)} of ${bytes(one.bytes_max)}: delete files or snapshots there, or raise it.`, sh`diskless du ${one.path}`]);
   if (!t) found.push(["A tier would outlive every machine.", "diskless up --tier URI"]);
   if (s.audit_dropped) found.push([`${s.audit_dropped} lines are missing in audit files: look at the disks.`, "diskless logs --level warning"]);
   return found;
@@ -268,7 +268,7 @@ async function renderFiles(path, after = "") {
     const list = table(["name", "#size", "@changed"], rows, "Nothing is here yet.");
     const next = make("button", { type: "button" }, "more");
     next.onclick = () => renderFiles(path, page.entries.at(-1).path.split("/").pop());
-    show($("entries"), list, ...(page.more ? [next] : []), ...(rows.length ? [] : [command(`diskless put FILE ${path}`)]));
+    show($("entries"), list, ...(page.more ? [next] : []), ...(rows.length ? [] : [command(sh`diskless put FILE ${path}`)]));
   } catch (error) { show($("about"), make("p", { role: "alert" }, error.message)); show($("entries")); }
 }
 
@@ -289,7 +289,7 @@ function aboutPath(about) {
     if (about.places.stripes.length) parts.push(table(["stripe", "data", "parity"], about.places.stripes.map((stripe) =>
       [stripe.id, stripe.agents.slice(0, stripe.data_shards).join(" "), stripe.agents.slice(stripe.data_shards).join(" ")]), ""));
     if (about.places.more) parts.push(make("p", { class: "dim" }, `and ${about.places.more} stripes more`));
-    parts.push(make("p", {}, command(`diskless get ${about.status.path} .`)));
+    parts.push(make("p", {}, command(sh`diskless get ${about.status.path} .`)));
   }
   return make("div", {}, ...parts);
 }

@@ -6,6 +6,7 @@ place, if nothing was written there since the snapshot; which stays, as what was
 """
 
 import json
+import shlex
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ from diskless.errors import (
 )
 from diskless.protocol.messages import Swap
 from diskless.spark.queries.access import DRAFT, Search, files_below, sinks_of, take_picture
+from diskless.spark.queries.trace import plain
 
 NAMES_TRIED_MAX = 1000
 
@@ -146,7 +148,7 @@ def words_about_sinks(
         likely = [sink for sink in sinks_of(client, picture, known) if sink not in sinks]
         lines += [
             f"{sink} looks like the file sink of {path}, and will skip batch {again}: "
-            f"--sink {sink} brings it back too"
+            f"--sink {shlex.quote(sink)} brings it back too"
             for sink in likely
         ]
     return tuple(lines)
@@ -200,9 +202,9 @@ def _outputs(picture: Picture, path: str, logs: Sequence[str], batch: int) -> li
 
 
 def _relative(entry: Mapping[str, object], path: str) -> str:
-    text = str(entry.get("path", ""))
-    _, inside, rest = text.partition(f"{path.rstrip('/')}/")
-    return rest if inside else ""
+    """Its path from the sink's directory, as the listing has it; empty for one elsewhere."""
+    text, above = plain(str(entry.get("path", ""))), f"{path.rstrip('/')}/"
+    return text.removeprefix(above) if text.startswith(above) else ""
 
 
 def draft_beside(path: str) -> str:
