@@ -16,6 +16,7 @@ from diskless.model import DrillStatus
 from diskless.notes import BatchNote
 from tests.browser.conftest import Browser
 from tests.cluster.test_eviction import evict
+from tests.cluster.test_page import watching
 from tests.conftest import Connect, StartCluster
 from tests.support import (
     STRIPED,
@@ -161,6 +162,24 @@ def test_a_stream_that_was_cut_is_opened_again_at_the_same_agent(
     browser.shows("todo", "The quota of /cut is used up")
     client.delete("/cut/a")
     assert browser.complaints() == []
+
+
+def test_a_page_that_cannot_read_its_stream_leaves_none_open(
+    peaceful: LocalCluster, browser: Browser
+) -> None:
+    browser.open(address(peaceful, 4))
+    browser.shows("top", "Safe")
+    browser.asked()
+    browser.run("JSON.parse = () => { throw new Error('of another version'); }")
+    opened = 0
+
+    def tried() -> bool:
+        nonlocal opened
+        opened += sum("/api/live" in url for url in browser.asked())
+        return opened >= 12
+
+    eventually(tried)
+    eventually(lambda: watching(peaceful, 4) <= 6)
 
 
 def test_a_namespace_that_stopped_says_what_it_needs(

@@ -17,7 +17,7 @@ from diskless.dashboard import closer
 from diskless.dashboard.closer import CloserLook, Contents
 from diskless.dashboard.kept import ANSWERS_MAX, FRESH_S, FRESH_TIMES, Kept
 from diskless.dashboard.newest import BATCHES_TOLD, Names, newest_batches
-from diskless.errors import NotDurable, NotFound, UnknownFormat
+from diskless.errors import NotDurable, NotFound, Unavailable, UnknownFormat
 from diskless.gateway.batch import BatchHandlers
 from diskless.gateway.visitor import Visitor
 from diskless.identity.claims import Claims, Role
@@ -86,6 +86,29 @@ def test_a_failure_is_not_kept_and_answers_are_bounded() -> None:
         for key in range(ANSWERS_MAX):
             await kept.get(key, make)
         assert await kept.get("a", make) == ANSWERS_MAX + 2, "the oldest went"
+
+    asyncio.run(run())
+
+
+def test_no_more_is_made_at_once_than_is_kept() -> None:
+    """Whoever asks and goes leaves the work behind."""
+
+    async def run() -> None:
+        may_end = asyncio.Event()
+
+        async def make() -> int:
+            await may_end.wait()
+            return 1
+
+        kept: Kept[int] = Kept()
+        waiting = [asyncio.create_task(kept.get(key, make)) for key in range(ANSWERS_MAX)]
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="ask again"):
+            await kept.get("another", make)
+        again = asyncio.create_task(kept.get(0, make))
+        may_end.set()
+        assert await asyncio.gather(*waiting, again) == [1] * (ANSWERS_MAX + 1)
+        assert await kept.get("another", make) == 1
 
     asyncio.run(run())
 

@@ -45,7 +45,7 @@ async function stream() {
       text = parts.pop();
       for (const part of parts) take(part);
     }
-  } finally { clearInterval(watch); }
+  } finally { clearInterval(watch); ending.abort(); } // else what is not read any more stays open
   return true;
 }
 
