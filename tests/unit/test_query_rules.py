@@ -1,10 +1,16 @@
 """What Spark needs of a checkpoint to go on, and how it lays out state."""
 
+import io
 import json
+import zipfile
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from diskless.checkpoint import rollback_rules
+from diskless.checkpoint import logs, rollback_rules
+from diskless.errors import UnknownFormat
 from tests.unit.test_queries import checkpoint, commit, picture_of, plan
 
 
@@ -81,3 +87,24 @@ def test_an_operator_of_no_store_makes_no_judgement_long() -> None:
     assert "operator 0, partition 2" in rollback_rules.why_not(picture_of(files), 2)
     stateless = {path: data for path, data in files.items() if not path.startswith("state/0/")}
     assert rollback_rules.why_not(picture_of(stateless), 2) == ""
+
+
+def zipped(inside: bytes) -> bytes:
+    found = io.BytesIO()
+    with zipfile.ZipFile(found, "w", compression=zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(logs.ZIP_METADATA, inside)
+    return found.getvalue()
+
+
+@given(st.dictionaries(st.integers(0, 200), st.integers(0, 255), min_size=1, max_size=3))
+def test_a_damaged_version_of_rocksdb_is_an_unknown_format(damage: dict[int, int]) -> None:
+    data = bytearray(zipped(b'v1\n{"sstFiles":[]}'))
+    for at, byte in damage.items():
+        data[at % len(data)] = byte
+    with suppress(UnknownFormat):
+        assert logs.parse_zip(bytes(data), "1.zip") == []
+
+
+def test_a_version_of_rocksdb_that_unfolds_too_far_is_not_read() -> None:
+    with pytest.raises(UnknownFormat, match="too large"):
+        logs.parse_zip(zipped(b"v1\n" + b" " * logs.ZIP_METADATA_BYTES_MAX), "1.zip")
