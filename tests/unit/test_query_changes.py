@@ -13,10 +13,12 @@ from diskless.cli import exits
 from diskless.client import Client
 from diskless.errors import CheckpointInUse, InternalError
 from diskless.launch.local import LocalCluster
+from diskless.notes import BatchNote
 from diskless.protocol.messages import Swap
 from diskless.spark import queries
+from tests.support import eventually
 from tests.unit.test_cli import Cli, cli  # noqa: F401 - a fixture
-from tests.unit.test_queries import below, checkpoint, put
+from tests.unit.test_queries import below, checkpoint, plan, put
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +136,27 @@ def test_commands_that_are_told_mean_the_path_whatever_it_is_called(
         _, _, undo = told.text.partition("to undo it: ")
         assert cli(*shlex.split(undo)[1:]).status == exits.OK
         assert below(client, top) == before
+
+
+def test_a_file_that_an_earlier_batch_wrote_too_stays(client: Client) -> None:
+    def wrote(batch: str, *names: str) -> None:
+        rows = [json.dumps({"path": f"diskless:///out/{name}", "action": "add"}) for name in names]
+        client.write(f"/out/_spark_metadata/{batch}", "\n".join(("v1", *rows)).encode())
+        for name in names:
+            client.write(f"/out/{name}", b"rows", overwrite=True)
+
+    wrote("0", "a")
+    wrote("1", "a", "b")
+    wrote("2.compact", "a", "b", "c")
+    queries.rollback(client, {"/ck/q": 1}, sinks={"/out": 1})
+    assert below(client, "/out") == {"_spark_metadata/0", "_spark_metadata/1", "a", "b"}
+
+
+def test_the_note_of_a_batch_that_will_run_again_is_not_shown(client: Client) -> None:
+    query = queries.show(client, "/ck/q").query.query_id
+    client.note_batches("/ck/q", query, [BatchNote(batch=n, time_ms=n, rows=1) for n in (7, 8)])
+    eventually(lambda: queries.show(client, "/ck/q").batches[8].note is not None)
+    queries.rollback(client, {"/ck/q": 7})
+    client.write("/ck/q/offsets/8", plan(8))
+    shown = queries.show(client, "/ck/q").batches
+    assert [batch.note is not None for batch in shown[7:]] == [True, False]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from diskless.checkpoint import logs, rollback_rules
 from diskless.errors import UnknownFormat
-from tests.unit.test_queries import checkpoint, commit, picture_of, plan
+from tests.unit.test_queries import ID, checkpoint, commit, picture_of, plan
 
 
 def test_the_plan_before_the_batch_is_needed_too() -> None:
@@ -108,3 +108,42 @@ def test_a_damaged_version_of_rocksdb_is_an_unknown_format(damage: dict[int, int
 def test_a_version_of_rocksdb_that_unfolds_too_far_is_not_read() -> None:
     with pytest.raises(UnknownFormat, match="too large"):
         logs.parse_zip(zipped(b"v1\n" + b" " * logs.ZIP_METADATA_BYTES_MAX), "1.zip")
+
+
+def test_what_later_batches_wrote_about_operators_goes_with_them() -> None:
+    """Schemas and metadata of the second format are numbered by batch; a local file system keeps
+    a checksum beside each file."""
+    files = checkpoint(6)
+    metadata = files.pop("state/0/_metadata/metadata")
+    schema = "state/0/_stateSchema/default"
+    kept = {"state/0/_metadata/v2/2": metadata, f"{schema}/2_{ID.format(1)}": b"v3"}
+    kept |= {f"{schema}/.keep": b"", "offsets/.3.crc": b"1"}
+    newer = {"state/0/_metadata/v2/4": metadata, f"{schema}/4_{ID.format(2)}": b"v3"}
+    newer |= {"offsets/.4.crc": b"1", "state/0/1/.6.delta.crc": b"1"}
+    picture = picture_of(files | kept | newer)
+    assert rollback_rules.why_not(picture, 3) == ""
+    gone = set(rollback_rules.gone_after(picture, 3))
+    assert newer.keys() <= gone
+    assert kept.keys().isdisjoint(gone)
+    assert "begins with batch 2" in rollback_rules.why_not(picture, 1)
+
+
+def test_the_ids_of_a_join_belong_to_its_stores_in_their_order() -> None:
+    sides = ("left-keyToNumValues", "right-keyToNumValues")
+    files = {"metadata": b"{}", "offsets/0": plan(0, partitions=1), "sources/0/0": b"v1"}
+    operator = {"operatorInfo": {"operatorId": 0, "operatorName": "join"}}
+    stores = {"stateStoreInfo": [{"storeName": side, "numPartitions": 1} for side in sides]}
+    files["state/0/_metadata/metadata"] = f"v1\n{json.dumps(operator | stores)}".encode()
+    ids = [ID.format(1), ID.format(2)]
+    head = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [ids]}}
+    files["commits/0"] = f"v2\n{json.dumps(head)}".encode()
+    right = {f"state/0/0/{side}/1_{id_}.zip": b"" for side, id_ in zip(sides, ids, strict=True)}
+    assert rollback_rules.why_not(picture_of(files | right), 0) == ""
+    wrong = {f"state/0/0/{side}/1_{ids[0]}.zip": b"" for side in sides}
+    assert "right-keyToNumValues" in rollback_rules.why_not(picture_of(files | wrong), 0)
+
+
+def test_a_sink_whose_log_begins_later_cannot_go_back_before_it() -> None:
+    assert "begins with batch 5" in rollback_rules.why_not_sink(["_spark_metadata/5"], 4)
+    assert rollback_rules.why_not_sink(["_spark_metadata/5.compact"], 5) == ""
+    assert rollback_rules.why_not_sink([], 4) == ""
