@@ -150,6 +150,11 @@ def test_a_file_that_an_earlier_batch_wrote_too_stays(client: Client) -> None:
     wrote("2.compact", "a", "b", "c")
     queries.rollback(client, {"/ck/q": 1}, sinks={"/out": 1})
     assert below(client, "/out") == {"_spark_metadata/0", "_spark_metadata/1", "a", "b"}
+    client.write("/out/_spark_metadata/0", b"v1", overwrite=True)  # it wrote nothing
+    wrote("1.compact", "a", "b")
+    client.delete("/out/_spark_metadata/1")
+    queries.rollback(client, {"/ck/q": 0}, sinks={"/out": 0})
+    assert below(client, "/out") == {"_spark_metadata/0"}
 
 
 def test_the_note_of_a_batch_that_will_run_again_is_not_shown(client: Client) -> None:

@@ -169,7 +169,7 @@ def _parts(
         if reason := rollback_rules.why_not_sink(picture.files, batch):
             raise CannotReturn(f"the sink {path} cannot go back to batch {batch}: {reason}")
         logs = rollback_rules.sink_gone_after(picture.files, batch)
-        gone = [*logs, *_outputs(picture, path, logs, batch)]
+        gone = [*logs, *_outputs(picture, path, batch)]
         found.append(_part(path, batch, picture, gone, sink=True))
     return found
 
@@ -187,8 +187,9 @@ def _sink_picture(client: Client, path: str, since: str) -> Picture:
     return Picture(top, files, lambda name: client.read(f"{top}/{name}"))
 
 
-def _outputs(picture: Picture, path: str, logs: Sequence[str], batch: int) -> list[str]:
-    """The files that only later batches wrote, as far as they lie in the sink's directory."""
+def _outputs(picture: Picture, path: str, batch: int) -> list[str]:
+    """The files that only later batches wrote, as far as they lie in the sink's directory. Of the
+    log's entries up to the batch none is missing (`why_not_sink`)."""
     later, kept = set[str](), set[str]()
     for number, name in names.numbers_in(picture.files, names.SINK_LOG).items():
         found = {_relative(entry, path) for entry in parse_entries(picture.read(name), name)}
@@ -196,8 +197,6 @@ def _outputs(picture: Picture, path: str, logs: Sequence[str], batch: int) -> li
             kept |= found
         else:
             later |= found
-    if any(name.endswith(".compact") for name in logs) and not kept:
-        return []  # What was before them cannot be told from what they added.
     return sorted(name for name in later - kept if name in picture.files)
 
 
