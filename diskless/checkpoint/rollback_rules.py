@@ -18,12 +18,15 @@ from diskless.errors import CannotReturn, UnknownFormat
 MISSING_SHOWN = 3
 
 
-def why_not(picture: Picture, batch: int, *, thorough: bool = False) -> str:
+def why_not(
+    picture: Picture, batch: int, *, thorough: bool = False, only_reads: bool = False
+) -> str:
     """Why a checkpoint cannot be as after `batch`; "" if it can. `thorough` looks into the
-    state's files too, where a version is made of several."""
+    state's files too, where a version is made of several. Who `only_reads` the state of the batch
+    does not need what a query needs to go on."""
     if batch not in picture.commits:
         return _unknown(picture, batch)
-    if gone := _missing_plan(picture, batch):
+    if gone := _missing_plan(picture, batch, before=not only_reads):
         return f"{gone} is gone: Spark starts with the plans of the last two batches"
     try:
         return (
@@ -94,12 +97,12 @@ def _unknown(picture: Picture, batch: int) -> str:
     return f"batch {batch} is not known: commits has {known[0]} to {known[-1]}"
 
 
-def _missing_plan(picture: Picture, batch: int) -> str:
+def _missing_plan(picture: Picture, batch: int, *, before: bool) -> str:
     """Spark asks for the plan before the last, by its number. Only a query with asynchronous
     progress, which has no state, leaves numbers out, and follows the one before, if any."""
     if batch not in picture.offsets:
         return f"{names.OFFSETS}/{batch}"
-    if not batch or batch - 1 in picture.offsets:
+    if not before or not batch or batch - 1 in picture.offsets:
         return ""
     leaves_out = not picture.versions and min(picture.offsets) < batch
     return "" if leaves_out else f"{names.OFFSETS}/{batch - 1}"

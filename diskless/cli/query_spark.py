@@ -63,7 +63,7 @@ def diff(
     target = context.target(path)
     picture = take_picture(context.connect(target), target.path)
     for batch in (first, last):
-        if reason := why_not(picture, batch):
+        if reason := why_not(picture, batch, only_reads=True):
             raise CannotReturn(f"{target.path}: no state after batch {batch}: {reason}")
     with _spark(context, target) as spark:
         found = changes(

@@ -20,6 +20,7 @@ def test_the_plan_before_the_batch_is_needed_too() -> None:
     purged = {path: data for path, data in files.items() if path not in before(5)}
     assert "offsets/4 is gone" in rollback_rules.why_not(picture_of(purged), 5)
     assert rollback_rules.why_not(picture_of(purged), 6) == ""
+    assert rollback_rules.why_not(picture_of(purged), 5, only_reads=True) == ""  # as a diff
     hole = {path: data for path, data in files.items() if path != "offsets/4"}
     assert "offsets/4 is gone" in rollback_rules.why_not(picture_of(hole), 5)
     assert rollback_rules.why_not(picture_of(files), 0) == ""
