@@ -536,6 +536,40 @@ def test_a_name_is_text_and_a_command_means_it(
     assert browser.complaints() == []
 
 
+def test_of_several_paths_that_were_asked_for_the_last_is_shown(
+    peaceful: LocalCluster, connect: Connect, browser: Browser
+) -> None:
+    connect(peaceful).write_many({"/late/a": b"1", "/last/b": b"1"})
+    browser.open(address(peaceful, 1))
+    browser.shows("entries", "late/", "last/")
+    browser.run(HOLD_BACK)
+    box = browser.driver.find_element("id", "path")
+    for path in ("/late", "/none-late", "/last"):
+        box.clear()
+        box.send_keys(path, ENTER)
+    browser.shows("about", "/last")
+    browser.shows("entries", "..", "b")
+    browser.driver.execute_async_script(LET_GO)
+    assert "/last" in browser.text("about")
+    assert "b" in browser.text("entries")
+    assert browser.run("return document.getElementById('path').value") == "/last"
+
+
+HOLD_BACK = """
+const get = globalThis.fetch, held = globalThis.held = [];
+globalThis.fetch = async (url, options) => {
+  if (String(url).includes("late")) await new Promise((go) => held.push(go));
+  return get(url, options);
+};
+"""
+LET_GO = """
+const done = arguments[0];
+held.forEach((go) => go());
+const asked = async () => { for (let n = 0; n < 5; n++) await (await fetch("api/list")).text(); };
+asked().then(done);
+"""
+"""Answers that were held back come before some that are asked for after them."""
+
 IS_AT = """
 const top = document.getElementById(arguments[0]).getBoundingClientRect().top;
 return Math.abs(top) < 60 || innerHeight + scrollY >= document.documentElement.scrollHeight - 2;

@@ -255,21 +255,26 @@ function marksList() {
 
 // -- files -------------------------------------------------------------------------------
 
+let looks = 0; // at files: of several that were asked for, the last is shown
+
 async function renderFiles(path, after = "") {
+  const look = ++looks;
   $("path").value = path;
   try {
     const about = await ask("api/path", { path });
+    if (look !== looks) return;
     show($("about"), aboutPath(about));
     show($("entries"));
     if (!about.status.directory) return;
     const page = await ask("api/list", { path, after });
+    if (look !== looks) return;
     const rows = page.entries.map((entry) => [open(entry), entry.directory ? "" : bytes(entry.size), when(entry.mtime_ms)]);
     if (path !== "/") rows.unshift([open({ path: path.replace(/\/[^/]*$/, "") || "/", directory: true }, ".."), "", ""]);
     const list = table(["name", "#size", "@changed"], rows, "Nothing is here yet.");
     const next = make("button", { type: "button" }, "more");
     next.onclick = () => renderFiles(path, page.entries.at(-1).path.split("/").pop());
     show($("entries"), list, ...(page.more ? [next] : []), ...(rows.length ? [] : [command(sh`diskless put FILE ${path}`)]));
-  } catch (error) { show($("about"), make("p", { role: "alert" }, error.message)); show($("entries")); }
+  } catch (error) { if (look === looks) { show($("about"), make("p", { role: "alert" }, error.message)); show($("entries")); } }
 }
 
 function open(entry, name = "") {
