@@ -30,8 +30,10 @@ from tests.support import (
 )
 from tests.unit.test_queries import checkpoint, plan
 
-ENTER, TAB = "\ue007", "\ue004"
-"""Keys, as browsers are told of them."""
+ENTER = "\ue007"
+"""A key, as browsers are told of it."""
+TAB_DOWN = {"type": "rawKeyDown", "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9}
+"""Of no element: the page may replace the one that has the focus."""
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -331,6 +333,24 @@ def test_a_token_sees_its_own_paths_and_none_is_asked_for(
     browser.shows("refused", "not valid here", timeout_s=30)
 
 
+def test_a_late_refusal_of_one_token_says_nothing_of_the_next(
+    peaceful: LocalCluster, browser: Browser
+) -> None:
+    browser.open(door_of(peaceful, 3))
+    browser.shows("login", "A token is needed")
+    browser.run(HOLD_BACK, "api/path", 1)
+    box = browser.driver.find_element("id", "token")
+    box.send_keys("d1.nonsense", ENTER)
+    browser.shows("refused", "not valid here")
+    box.clear()
+    box.send_keys(peaceful.token("/", name="late", writes=False), ENTER)
+    browser.shows("top", "Safe")
+    browser.driver.execute_async_script(LET_GO)
+    browser.shows("about", "directories", timeout_s=20)
+    assert browser.run("return document.getElementById('login').hidden")
+    assert browser.run("return sessionStorage.getItem('diskless-token')")
+
+
 def test_it_asks_agents_and_nobody_else_and_is_small(
     peaceful: LocalCluster, browser: Browser
 ) -> None:
@@ -490,7 +510,7 @@ def test_every_link_and_control_does_what_it_says(
     reached = set()
     browser.run("document.activeElement.blur(); scrollTo(0, 0)")
     for _ in range(60):
-        browser.driver.switch_to.active_element.send_keys(TAB)
+        browser.driver.execute_cdp_cmd("Input.dispatchKeyEvent", TAB_DOWN)  # wherever the focus is
         reached |= set(
             browser.run(
                 "return arguments[0].filter(one => document.activeElement.matches(one))",
@@ -542,7 +562,7 @@ def test_of_several_paths_that_were_asked_for_the_last_is_shown(
     connect(peaceful).write_many({"/late/a": b"1", "/last/b": b"1"})
     browser.open(address(peaceful, 1))
     browser.shows("entries", "late/", "last/")
-    browser.run(HOLD_BACK)
+    browser.run(HOLD_BACK, "late", 2)
     box = browser.driver.find_element("id", "path")
     for path in ("/late", "/none-late", "/last"):
         box.clear()
@@ -556,9 +576,9 @@ def test_of_several_paths_that_were_asked_for_the_last_is_shown(
 
 
 HOLD_BACK = """
-const get = globalThis.fetch, held = globalThis.held = [];
+const [word, count] = arguments, get = globalThis.fetch, held = globalThis.held = [];
 globalThis.fetch = async (url, options) => {
-  if (String(url).includes("late")) await new Promise((go) => held.push(go));
+  if (String(url).includes(word) && held.length < count) await new Promise((go) => held.push(go));
   return get(url, options);
 };
 """

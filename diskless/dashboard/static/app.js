@@ -7,18 +7,23 @@ import { batchesBehind, renderQueries } from "./queries.js";
 const KEPT = "diskless-token";
 const POINTS_MAX = 720, EVENTS_MAX = 500, LOOK_MS = 5000, RETRY_MS = 500, SILENCE_MS = 15000;
 const QUOTA_FULL = 0.98, DRILL_OLD_MS = 7 * 86400e3, DAY_S = 86400; // as the alarms have it
+let life = 0; // of a token: what was begun with an earlier one ends, and its refusals say nothing of this one
 let token = "", failures = 0, status = null, series = { columns: [], points: [], marks: [] }, agents = [];
 
 // -- asking ------------------------------------------------------------------------------
 
 async function ask(path, parameters = {}) {
+  const mine = life;
   const answer = await fetch(`${path}?${new URLSearchParams(parameters)}`, { headers: { Authorization: `Bearer ${token}` } });
-  if (answer.status === 401) { login("That token is not valid here, or no longer."); throw new Error("no token"); }
+  if (answer.status === 401) { refuse(mine); throw new Error("no token"); }
   if (!answer.ok) throw new Error((await answer.text()).trim());
   return answer.json();
 }
 
+const refuse = (mine) => { if (mine === life) login("That token is not valid here, or no longer."); };
+
 function login(why = "") {
+  life++;
   $("login").hidden = false;
   $("refused").textContent = why;
   show($("verdict"), why || "Who are you?");
@@ -26,27 +31,26 @@ function login(why = "") {
   token = "";
 }
 
-async function stream() {
+async function stream(mine) {
   const ending = new AbortController();
   let heard = Date.now();
   const watch = setInterval(() => { if (Date.now() - heard > SILENCE_MS) ending.abort(); }, 1000);
   try {
     const answer = await fetch("api/live", { headers: { Authorization: `Bearer ${token}` }, signal: ending.signal });
-    if (answer.status === 401) { login("That token is not valid here, or no longer."); return false; }
+    if (answer.status === 401) { refuse(mine); return; }
     if (!answer.ok) throw new Error(answer.statusText);
     failures = 0;
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let text = "";
     for (;;) {
       const { value, done } = await reader.read();
-      if (done) break;
+      if (done || mine !== life) break;
       heard = Date.now();
       const parts = (text + value).split("\n\n");
       text = parts.pop();
       for (const part of parts) take(part);
     }
   } finally { clearInterval(watch); ending.abort(); } // else what is not read any more stays open
-  return true;
 }
 
 function take(message) {
@@ -59,10 +63,11 @@ function take(message) {
   else if (kind[1] === "point") { series.points = [...series.points, content].slice(-POINTS_MAX); renderPlots(); }
 }
 
-// Goes on forever: the same agent first, then any other that answers.
-async function live() {
+// Goes on for as long as the token is good: the same agent first, then any other that answers.
+async function live(mine) {
   for (;;) {
-    try { if (!(await stream())) return; } catch { /* it is gone */ }
+    try { await stream(mine); } catch { /* it is gone */ }
+    if (mine !== life) return;
     show($("verdict"), `This page's agent does not answer: asking again …`);
     $("top").className = "unknown";
     if (failures++) await move();
@@ -319,18 +324,19 @@ function drawEvents() {
 
 // -- the beginning -----------------------------------------------------------------------
 
-async function look() {
+async function look(mine) {
   for (;;) {
     if (!document.hidden) for (const part of [renderQueries, renderEvents]) try { await part(ask); } catch { /* told at the top */ }
     await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
-    if (!token) return;
+    if (mine !== life) return;
   }
 }
 
 function begin() {
   $("login").hidden = true;
   sessionStorage.setItem(KEPT, token);
-  live(); look(); renderFiles("/"); renderPlots();
+  const mine = ++life;
+  live(mine); look(mine); renderFiles("/"); renderPlots();
 }
 
 // What the address gives, which then does not show it any more; else what this tab has kept.
