@@ -77,8 +77,9 @@ def best_interval_s(costs: Costs) -> float:
     costs.validate()
     share = costs.checkpoint_s * costs.failures_per_s
     # U' = 0 means x - 1 + e^-x = c r with x = r T: convex, so that Newton's steps from the right
-    # come down to the root and never pass it. Young's with c added lies to its right.
-    x = share + math.sqrt(2 * share) + share * share
+    # come down to the root and never pass it. Young's with c added lies to its right, and so does
+    # 1 + c r, which is closer where failures are more frequent than checkpoints can be.
+    x = min(share + math.sqrt(2 * share) + share * share, 1 + share)
     for _ in range(STEPS_MAX):
         step = (_above(x) - share) / -math.expm1(-x)
         x -= step

@@ -182,6 +182,9 @@ def code_setting(cluster: Cluster, failures: Failures | None) -> Setting:
     another cluster, so little evidence is no reason for one."""
     now = f"{cluster.data_shards}+{cluster.parity_shards}"
     rate = agent_rate(failures)
+    if not cluster.memory_bytes:
+        why = "as it is: no agent has reported its memory yet"
+        return Setting(name="diskless up -m -k", value=now, why=why)
     if failures is None or rate is None or failures.agents < FAILURES_MIN:
         seen = failures.agents if failures is not None else 0
         return Setting(

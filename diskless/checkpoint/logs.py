@@ -7,6 +7,7 @@ newer than what is known here is refused with `UnknownFormat`, never guessed.
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -18,9 +19,13 @@ OFFSETS_VERSION = 1
 COMMITS_VERSIONS = (1, 2, 3)
 LIST_VERSION = 1
 ZIP_METADATA = "metadata"
+ZIP_METADATA_BYTES_MAX = 8 << 20
+"""Of 150 bytes for each file of a version. More would be made of a few bytes, to fill memory."""
 LONG_END = 2**63
 """What a number of Spark's stays below."""
 _NONE = "-"
+_NO_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, OSError, RuntimeError, ValueError)
+"""What is raised for a damaged one, of which a byte may ask for a password, or another method."""
 
 
 class Offsets(NamedTuple):
@@ -107,10 +112,12 @@ def parse_operator(data: bytes, name: str) -> Operator:
 def parse_zip(data: bytes, name: str) -> list[str]:
     """The names in `SSTs/` that a version of RocksDB needs, which its zip names."""
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            inside = archive.read(ZIP_METADATA)
-    except (zipfile.BadZipFile, KeyError, OSError) as error:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive, archive.open(ZIP_METADATA) as file:
+            inside = file.read(ZIP_METADATA_BYTES_MAX + 1)
+    except _NO_ZIP as error:
         raise UnknownFormat(f"{name} is no version of RocksDB: {error!r}") from error
+    if len(inside) > ZIP_METADATA_BYTES_MAX:
+        raise UnknownFormat(f"{name} is no version of RocksDB: its {ZIP_METADATA} is too large")
     value = _object(_lines(inside, name, versions=(1, 2))[0], name)
     with _shaped(name):
         return [str(file["dfsSstFileName"]) for file in value.get("sstFiles", ())]

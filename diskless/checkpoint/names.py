@@ -18,6 +18,8 @@ DELTA, SNAPSHOT, ZIP, CHANGELOG = "delta", "snapshot", "zip", "changelog"
 WHOLE = frozenset((SNAPSHOT, ZIP))
 """Kinds of files that hold a version without others before it."""
 HDFS, ROCKSDB = "hdfs", "rocksdb"
+DEFAULT_STORE = "default"
+"""In an operator's metadata, the store whose files lie in the partition's directory itself."""
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _LOG = re.compile(r"([0-9]{1,18})(\.compact)?")

@@ -18,13 +18,16 @@ from diskless.errors import CannotReturn, UnknownFormat
 MISSING_SHOWN = 3
 
 
-def why_not(picture: Picture, batch: int, *, thorough: bool = False) -> str:
+def why_not(
+    picture: Picture, batch: int, *, thorough: bool = False, only_reads: bool = False
+) -> str:
     """Why a checkpoint cannot be as after `batch`; "" if it can. `thorough` looks into the
-    state's files too, where a version is made of several."""
+    state's files too, where a version is made of several. Who `only_reads` the state of the batch
+    does not need what a query needs to go on."""
     if batch not in picture.commits:
         return _unknown(picture, batch)
-    if batch not in picture.offsets:
-        return f"offsets/{batch} is gone: Spark needs the plan of the batch that it follows"
+    if gone := _missing_plan(picture, batch, before=not only_reads):
+        return f"{gone} is gone: Spark starts with the plans of the last two batches"
     try:
         return (
             _lacks_sources(picture, batch)
@@ -92,6 +95,17 @@ def _unknown(picture: Picture, batch: int) -> str:
     if batch in picture.offsets:
         return f"batch {batch} has no commit of its own: commits/{batch} is not there"
     return f"batch {batch} is not known: commits has {known[0]} to {known[-1]}"
+
+
+def _missing_plan(picture: Picture, batch: int, *, before: bool) -> str:
+    """Spark asks for the plan before the last, by its number. Only a query with asynchronous
+    progress, which has no state, leaves numbers out, and follows the one before, if any."""
+    if batch not in picture.offsets:
+        return f"{names.OFFSETS}/{batch}"
+    if not before or not batch or batch - 1 in picture.offsets:
+        return ""
+    leaves_out = not picture.versions and min(picture.offsets) < batch
+    return "" if leaves_out else f"{names.OFFSETS}/{batch - 1}"
 
 
 # Sources.
@@ -188,13 +202,26 @@ def _stores_of(picture: Picture, batch: int) -> Iterator[Store]:
     for store in picture.versions:
         known.setdefault(store.operator, set()).add(store.name)
         highest[store.operator] = max(store.partition, highest.get(store.operator, 0))
-    partitions = picture.plan(batch).partitions
-    count = {operator.number: operator.partitions for operator in picture.operators}
-    for operator, stores in sorted(known.items()):
-        chosen = partitions or count.get(operator) or highest[operator] + 1
+    for operator in picture.operators:
+        there = known.setdefault(operator.number, set())
+        if there != {""}:
+            there |= {"" if name == names.DEFAULT_STORE else name for name in operator.stores}
+    for number, stores in sorted(known.items()):
         ordered = sorted(stores)
-        for partition in range(chosen):
-            yield from (Store(operator, partition, name) for name in ordered)
+        count = _partitions(picture, batch, number, highest.get(number)) if stores else 0
+        for partition in range(count):
+            yield from (Store(number, partition, name) for name in ordered)
+
+
+def _partitions(picture: Picture, batch: int, operator: int, highest: int | None) -> int:
+    """In how many partitions an operator has state: as many as the commit names, if it does. An
+    aggregate of all rows, or a limit, has one, whatever the plan and its metadata say."""
+    if named := picture.ids(batch).get(operator):
+        return len(named)
+    if highest == 0:
+        return 1
+    told = {one.number: one.partitions for one in picture.operators}
+    return picture.plan(batch).partitions or told.get(operator) or (highest or 0) + 1
 
 
 def _is_whole(picture: Picture, store: Store, version: int) -> bool:

@@ -1,6 +1,7 @@
 """`diskless query cut`."""
 
 import dataclasses
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -50,7 +51,7 @@ def cut(
         members, before = queries.cut_back(context.connect(), name, dry_run=dry_run, force=force)
         _say(context, members, "would go back to" if dry_run else "is back at")
         if before:
-            context.say(f"to undo it: diskless query cut --back {before}")
+            context.say(f"to undo it: diskless query cut --back {shlex.quote(before)}")
         context.result(_result(name, members, dry_run) | {"before": before})
         return
     if not chosen:

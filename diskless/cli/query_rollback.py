@@ -1,6 +1,7 @@
 """`diskless query rollback` and `clone`."""
 
 import dataclasses
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -99,8 +100,8 @@ def _line(part: "Part", *, dry_run: bool) -> str:
 
 def _undo(done: "Returned", path: str) -> str:
     if done.cut:
-        return f"diskless rollback --cut {done.snapshot}"
-    return f"diskless rollback {path} {done.snapshot}"
+        return shlex.join(("diskless", "rollback", "--cut", done.snapshot))
+    return shlex.join(("diskless", "rollback", path, done.snapshot))
 
 
 @verb(

@@ -1,6 +1,7 @@
 """`diskless query diff` and `repartition`: the verbs that start a Spark of their own."""
 
 import dataclasses
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,7 @@ def diff(
     target = context.target(path)
     picture = take_picture(context.connect(target), target.path)
     for batch in (first, last):
-        if reason := why_not(picture, batch):
+        if reason := why_not(picture, batch, only_reads=True):
             raise CannotReturn(f"{target.path}: no state after batch {batch}: {reason}")
     with _spark(context, target) as spark:
         found = changes(
@@ -142,7 +143,7 @@ def repartition(context: Context, path: str, partitions: int, force: bool, dry_r
         done = queries.repartition(spark, client, target.path, partitions, force=force)
     counts = f"{done.after} partitions, not {done.before}"
     context.say(f"{done.path} has {counts}, from batch {done.batch} on")
-    context.say(f"to undo it: diskless rollback {done.path} {done.snapshot}")
+    context.say(f"to undo it: diskless rollback {shlex.quote(done.path)} {done.snapshot}")
     context.result({**dataclasses.asdict(done), "dry_run": False})
 
 

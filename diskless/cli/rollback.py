@@ -1,5 +1,7 @@
 """`diskless rollback`."""
 
+import shlex
+
 import click
 
 from diskless.cli import exits
@@ -32,15 +34,15 @@ def command(
         if path is not None:
             raise click.UsageError("--cut NAME takes no PATH: the cut knows its directories")
         before = context.connect().rollback_cut(cut, guarded=not force)
-        undo, what = f"--cut {before}", {"cut": cut}
+        undo, what = ["--cut", before], {"cut": cut}
     else:
         if path is None or name is None:
             raise click.UsageError("which directory and snapshot? PATH NAME, or --cut NAME")
         target = context.target(path)
         before = context.connect(target).rollback(target.path, name, guarded=not force)
-        undo, what = f"{target.path} {before}", {"path": target.path, "name": name}
+        undo, what = [target.path, before], {"path": target.path, "name": name}
     if before:
-        context.say(f"rolled back; to undo it: diskless rollback {undo}")
+        context.say(f"rolled back; to undo it: diskless rollback {shlex.join(undo)}")
     else:
         context.say("rolled back; nothing was there before")
     context.result({**what, "before": before})

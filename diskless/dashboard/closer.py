@@ -16,7 +16,7 @@ from diskless.agent.router import Router
 from diskless.checkpoint import facts, names
 from diskless.checkpoint.picture import FileInfo, Picture
 from diskless.dashboard.kept import Kept
-from diskless.dashboard.newest import Names, newest_batches
+from diskless.dashboard.newest import BATCHES_TOLD, Names, newest_batches
 from diskless.errors import DisklessError, NotFound, PathIsFile, UnknownFormat
 from diskless.gateway.visitor import Visitor
 from diskless.namespace import queries as q
@@ -37,6 +37,8 @@ READ_S = 5.0
 PLAN_WAIT_S = 0.5
 """For the plan of a batch that is not committed: with `durability=barrier` it is told when the
 tier has it."""
+PLANS_LOOKED_AT = BATCHES_TOLD + 1
+"""A batch is judged by the plan before it too."""
 OPERATORS_MAX = 20
 SOURCES_SHOWN = 4
 OFFSET_CHARS_MAX = 120
@@ -96,7 +98,9 @@ class CloserLook:
         async with self._turn:
             self.looks += 1
             left = Names()
-            planned = await newest_batches(self._namespace, f"{base}/{names.OFFSETS}", left)
+            planned = await newest_batches(
+                self._namespace, f"{base}/{names.OFFSETS}", left, count=PLANS_LOOKED_AT
+            )
             done = await newest_batches(self._namespace, f"{base}/{names.COMMITS}", left)
             if planned is None or done is None:
                 return _refused(base, "it has too many batches for the page")
@@ -117,7 +121,7 @@ class CloserLook:
                 "problem": problem,
                 "state_bytes": state,
                 "query": _described(picture),
-                "batches": batches[::-1],
+                "batches": batches[: -BATCHES_TOLD - 1 : -1],
             }
 
     async def _bytes_of(self, path: str) -> int:

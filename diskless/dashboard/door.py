@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import ipaddress
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
@@ -24,6 +25,7 @@ from diskless.identity.claims import Keyring, Role, parse_token
 from diskless.identity.handshake import Doorkeeper, Principal
 from diskless.identity.refusals import Refusals
 from diskless.model import format_address
+from diskless.rpc.lane_tls import LaneTls
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +93,7 @@ class HttpDoor:
         self._ended: set[RequestHandler] = set()
         """Those that had to make room, and may not be gone yet."""
         self._listener: asyncio.Server | None = None
+        self._tls: ssl.SSLContext | None = None
         self.address = ""
         """As a URL; empty while it is closed."""
         self._answers = dict(answers)
@@ -113,21 +116,21 @@ class HttpDoor:
         if not _is_loopback(host) and tls is None:
             log.warning("metrics are served on loopback only: there is no TLS host=%s", host)
             host = LOOPBACK
-        context = None
+        self._tls = None
         if tls is not None and not _is_loopback(host):
-            context = server_context(tls.pair, tls.authority, callers_have_certificates=False)
-            tls.on_renewal(partial(load_pair, context))
+            self._tls = server_context(tls.pair, tls.authority, callers_have_certificates=False)
+            tls.on_renewal(partial(load_pair, self._tls))
         loop = asyncio.get_running_loop()
         for wanted in (port, 0):
             try:
-                self._listener = await loop.create_server(self._accept, host, wanted, ssl=context)
+                self._listener = await loop.create_server(self._accept, host, wanted)
                 break
             except OSError as error:
                 log.warning("metrics not served at host=%s port=%d error=%s", host, wanted, error)
         if self._listener is None:
             return
         at = format_address(host, self._listener.sockets[0].getsockname()[1])
-        self.address = f"{'https' if context else 'http'}://{at}"
+        self.address = f"{'https' if self._tls else 'http'}://{at}"
         log.info("metrics served at %s", self.address)
 
     async def stop(self) -> None:
@@ -140,7 +143,7 @@ class HttpDoor:
         """Tokens may have been revoked: every connection must show its own again."""
         self._known.clear()
 
-    def _accept(self) -> RequestHandler:
+    def _accept(self) -> asyncio.Protocol:
         all_ = self._server.connections
         self._known.intersection_update(all_)
         self._ended.intersection_update(all_)
@@ -150,7 +153,14 @@ class HttpDoor:
             self._ended.add(oldest)
             if oldest.transport is not None:
                 oldest.transport.abort()
-        return self._server()
+        handler = self._server()
+        if self._tls is None:
+            return handler
+        # The event loop's own TLS would tell of a connection when its handshake has ended.
+        return LaneTls(handler, self._tls, on_refused=self._refuse_tls)
+
+    def _refuse_tls(self, error: Unauthorized) -> None:
+        self._refusals.note(DOOR, error, "a caller without TLS")
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Whatever is asked for, and whether it is there or not: first the token."""

@@ -7,6 +7,7 @@ what the namespace needs.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,6 +19,8 @@ from diskless.dashboard.series import Series, as_object
 from diskless.errors import DisklessError, Unauthorized, Unavailable
 from diskless.identity.handshake import Principal
 from diskless.model import ClusterStatus, TierReport
+
+log = logging.getLogger(__name__)
 
 WATCHED_S = 0.3
 UNWATCHED_S = 10.0
@@ -66,6 +69,7 @@ class Feed:
         self._unwatched_s = UNWATCHED_S
         self._wake = asyncio.Event()
         self._gist: object = None
+        self._failed = ""
         self._told_s = 0.0
         self._news = asyncio.Event()
         """Set, and replaced, when something is said."""
@@ -76,7 +80,13 @@ class Feed:
     async def run(self) -> None:
         """Looks until it is cancelled."""
         while True:
-            await self._look()
+            try:
+                await self._look()
+            except Exception as error:  # otherwise nobody would be told any more
+                if repr(error) != self._failed:  # it may come three times a second
+                    self._failed = repr(error)
+                    log.exception("no look at the cluster")
+                self._miss("InternalError", "this agent cannot read the report: its log says why")
             pause_s = WATCHED_S if self.watching else self._unwatched_s
             self._wake.clear()
             try:
@@ -89,10 +99,8 @@ class Feed:
         try:
             status = await asyncio.wait_for(self._ask(), ASK_TIMEOUT_S)
         except (DisklessError, TimeoutError) as error:
-            self.series.missed(now_ms)
             reason = error.reason if isinstance(error, DisklessError) else "DeadlineExceeded"
-            told = str(error) or f"no leader has answered within {ASK_TIMEOUT_S:g} s"
-            self._say(status={"agent": self._agent, "error": reason, "message": told})
+            self._miss(reason, str(error) or f"no leader has answered within {ASK_TIMEOUT_S:g} s")
             return
         self._unwatched_s = unwatched_s(len(status.agents))
         newest = self.series.marks[-1] if self.series.marks else None
@@ -109,6 +117,10 @@ class Feed:
         if self.series.marks and self.series.marks[-1] is not newest:
             said["marks"] = list(self.series.marks)
         self._say(**said)
+
+    def _miss(self, reason: str, told: str) -> None:
+        self.series.missed(self._wall_ms())
+        self._say(status={"agent": self._agent, "error": reason, "message": told})
 
     def _say(self, **said: Any) -> None:
         changed = False

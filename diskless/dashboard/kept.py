@@ -7,11 +7,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from diskless.errors import Unavailable
+
 FRESH_S = 2.0
 """For so long an answer serves others at least,"""
 FRESH_TIMES = 20
 """and for so many times as long as it took to make: all of one kind take a twentieth of a core."""
 ANSWERS_MAX = 16
+"""That are kept, and that are made at once: those who asked may be gone long before."""
 
 T = TypeVar("T")
 
@@ -27,10 +30,11 @@ class Kept(Generic[T]):
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._answers: OrderedDict[object, _Answer] = OrderedDict()
+        self._making: set[asyncio.Task[Any]] = set()
 
     async def get(self, key: object, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What is kept under a key, or else is made now. Raises what `make` does; then nothing is
-        kept."""
+        kept. Raises Unavailable while too many are made."""
         known = self._answers.get(key)
         if known is None or self._is_over(known):
             known = self._begin(key, make)
@@ -38,7 +42,13 @@ class Kept(Generic[T]):
         return found
 
     def _begin(self, key: object, make: Callable[[], Coroutine[Any, Any, T]]) -> _Answer:
+        if len(self._making) >= ANSWERS_MAX:
+            raise Unavailable(
+                f"{ANSWERS_MAX} such questions are looked into already: ask again soon"
+            )
         made = _Answer(asyncio.create_task(make()), self._now_s(), [])
+        self._making.add(made.task)
+        made.task.add_done_callback(self._making.discard)
         made.task.add_done_callback(lambda _: made.until_s.append(self._ends_s(made)))
         self._answers[key] = made
         self._answers.move_to_end(key)

@@ -27,7 +27,9 @@ class Names:
         return self._left >= 0
 
 
-async def newest_batches(namespace: Router, path: str, left: Names) -> dict[int, PathStatus] | None:
+async def newest_batches(
+    namespace: Router, path: str, left: Names, *, count: int = BATCHES_TOLD
+) -> dict[int, PathStatus] | None:
     """The files of the greatest numbers in a directory, which may go while it is looked at; None
     if it has more names than are left to look at."""
     found: dict[int, PathStatus] = {}
@@ -36,11 +38,11 @@ async def newest_batches(namespace: Router, path: str, left: Names) -> dict[int,
         if not left.take():
             return None
         try:
-            page: q.NewestFound = await namespace.query(q.Newest(path, after, BATCHES_TOLD))
+            page: q.NewestFound = await namespace.query(q.Newest(path, after, count))
         except (NotFound, PathIsFile):
             return {}
         found.update((int(one.path.rpartition("/")[2]), one) for one in page.entries)
         if not page.after:
-            return {number: found[number] for number in nlargest(BATCHES_TOLD, found)}
+            return {number: found[number] for number in nlargest(count, found)}
         after = page.after
         await asyncio.sleep(0)  # where this agent leads it was answered within this turn

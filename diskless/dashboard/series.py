@@ -104,8 +104,11 @@ class Series:
 
 def _rates(before: TrafficCounts, after: TrafficCounts, took_s: float) -> list[float]:
     """Commits, their p50 and p99 in ms, bytes written and read. An agent that restarts takes
-    its counts away: then there is less than there was, which counts as nothing."""
+    its counts away: then there is less than there was, which counts as nothing. So does what a
+    leader of another version counts in other buckets."""
     earlier = before.commits or (0,) * len(after.commits)
+    if len(earlier) != len(after.commits):
+        earlier = after.commits
     counts = [max(b - a, 0) for a, b in zip(earlier, after.commits, strict=True)]
     return [
         round(sum(counts) / took_s, 2),

@@ -7,6 +7,7 @@ directory above may take the directory itself away: its snapshots can still be r
 A cut is several directories' snapshots of one moment, which only go back together.
 """
 
+import re
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -34,7 +35,9 @@ HELD_PATHS_MAX = 2048
 NAMED_MAX = 3
 """Snapshots that an error names."""
 BY_POLICY = "history-"
-"""How those are named that a leader takes by policy."""
+"""How the names begin of those that a leader takes by policy, and deletes."""
+_BY_POLICY = re.compile(rf"{BY_POLICY}[0-9][0-9.-]*-batch-[0-9]+")
+"""All of such a name: somebody may have chosen one that only begins like it."""
 _LATEST_S = 253_402_300_799
 """The end of the year 9999, the last that has a date."""
 
@@ -56,7 +59,7 @@ class Snapshot(Struct, eq=False, gc=False):
 
     @property
     def by_policy(self) -> bool:
-        return self.name.startswith(BY_POLICY) and not self.cut
+        return not self.cut and _BY_POLICY.fullmatch(self.name) is not None
 
 
 class History:

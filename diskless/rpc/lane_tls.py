@@ -1,4 +1,5 @@
-"""TLS on a lane (`identity/tls.py`): both ends present certificates of the cluster."""
+"""TLS on a lane (`identity/tls.py`), of which both ends present certificates of the cluster; and at
+the HTTP door, whose callers have none."""
 
 import asyncio
 import ssl

@@ -1,6 +1,7 @@
 """The page, in a real browser, over a real cluster."""
 
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from diskless.model import DrillStatus
 from diskless.notes import BatchNote
 from tests.browser.conftest import Browser
 from tests.cluster.test_eviction import evict
+from tests.cluster.test_page import watching
 from tests.conftest import Connect, StartCluster
 from tests.support import (
     STRIPED,
@@ -28,8 +30,10 @@ from tests.support import (
 )
 from tests.unit.test_queries import checkpoint, plan
 
-ENTER, TAB = "\ue007", "\ue004"
-"""Keys, as browsers are told of them."""
+ENTER = "\ue007"
+"""A key, as browsers are told of it."""
+TAB_DOWN = {"type": "rawKeyDown", "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9}
+"""Of no element: the page may replace the one that has the focus."""
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -160,6 +164,24 @@ def test_a_stream_that_was_cut_is_opened_again_at_the_same_agent(
     browser.shows("todo", "The quota of /cut is used up")
     client.delete("/cut/a")
     assert browser.complaints() == []
+
+
+def test_a_page_that_cannot_read_its_stream_leaves_none_open(
+    peaceful: LocalCluster, browser: Browser
+) -> None:
+    browser.open(address(peaceful, 4))
+    browser.shows("top", "Safe")
+    browser.asked()
+    browser.run("JSON.parse = () => { throw new Error('of another version'); }")
+    opened = 0
+
+    def tried() -> bool:
+        nonlocal opened
+        opened += sum("/api/live" in url for url in browser.asked())
+        return opened >= 12
+
+    eventually(tried)
+    eventually(lambda: watching(peaceful, 4) <= 6)
 
 
 def test_a_namespace_that_stopped_says_what_it_needs(
@@ -309,6 +331,24 @@ def test_a_token_sees_its_own_paths_and_none_is_asked_for(
     assert "secret" not in browser.text("log")
     client.revoke_token("client")
     browser.shows("refused", "not valid here", timeout_s=30)
+
+
+def test_a_late_refusal_of_one_token_says_nothing_of_the_next(
+    peaceful: LocalCluster, browser: Browser
+) -> None:
+    browser.open(door_of(peaceful, 3))
+    browser.shows("login", "A token is needed")
+    browser.run(HOLD_BACK, "api/path", 1)
+    box = browser.driver.find_element("id", "token")
+    box.send_keys("d1.nonsense", ENTER)
+    browser.shows("refused", "not valid here")
+    box.clear()
+    box.send_keys(peaceful.token("/", name="late", writes=False), ENTER)
+    browser.shows("top", "Safe")
+    browser.driver.execute_async_script(LET_GO)
+    browser.shows("about", "directories", timeout_s=20)
+    assert browser.run("return document.getElementById('login').hidden")
+    assert browser.run("return sessionStorage.getItem('diskless-token')")
 
 
 def test_it_asks_agents_and_nobody_else_and_is_small(
@@ -470,7 +510,7 @@ def test_every_link_and_control_does_what_it_says(
     reached = set()
     browser.run("document.activeElement.blur(); scrollTo(0, 0)")
     for _ in range(60):
-        browser.driver.switch_to.active_element.send_keys(TAB)
+        browser.driver.execute_cdp_cmd("Input.dispatchKeyEvent", TAB_DOWN)  # wherever the focus is
         reached |= set(
             browser.run(
                 "return arguments[0].filter(one => document.activeElement.matches(one))",
@@ -481,6 +521,74 @@ def test_every_link_and_control_does_what_it_says(
     assert {"#entries a", "#find input", ".scroll"} <= reached
     assert browser.complaints() == []
 
+
+def test_a_name_is_text_and_a_command_means_it(
+    peaceful: LocalCluster, connect: Connect, browser: Browser
+) -> None:
+    """Whoever may write chooses names; whoever looks copies commands into a shell."""
+    name = "<img src=x onerror=alert(1)> it's; $(touch x)"
+    top = f"/odd/{name}"
+    client = connect(peaceful)
+    files = {f"{top}/{path}": data for path, data in checkpoint(3).items()}
+    client.write_many(files | {f"{top}/a\x03\nb": b"1"})
+    client.snapshot(top, name.replace("/", ""))
+    browser.open(address(peaceful, 1))
+    browser.shows("checkpoints", top)
+    browser.run(
+        "[...document.querySelectorAll('#checkpoints details')]"
+        ".find(one => one.dataset.path == arguments[0]).querySelector('summary').click()",
+        top,
+    )
+    told = "return [...document.querySelectorAll('code')].map(one => one.textContent)"
+    eventually(lambda: len([one for one in browser.run(told) if " query " in one]) == 2)
+    for command in browser.run(told):
+        if " query " in command or " ls " in command:
+            assert shlex.split(command)[3] == top
+    box = browser.driver.find_element("id", "path")
+    box.clear()
+    box.send_keys(top, ENTER)
+    browser.shows("entries", "metadata")
+    browser.run("[...document.querySelectorAll('#entries a')].find(a => a.text[0] == 'a').click()")
+    browser.shows("about", "diskless get")
+    (command,) = [one for one in browser.run(told) if one.startswith("diskless get")]
+    assert shlex.split(command) == ["diskless", "get", f"{top}/a??b", "."]
+    assert browser.run("return document.querySelectorAll('main img').length") == 0
+    assert browser.complaints() == []
+
+
+def test_of_several_paths_that_were_asked_for_the_last_is_shown(
+    peaceful: LocalCluster, connect: Connect, browser: Browser
+) -> None:
+    connect(peaceful).write_many({"/late/a": b"1", "/last/b": b"1"})
+    browser.open(address(peaceful, 1))
+    browser.shows("entries", "late/", "last/")
+    browser.run(HOLD_BACK, "late", 2)
+    box = browser.driver.find_element("id", "path")
+    for path in ("/late", "/none-late", "/last"):
+        box.clear()
+        box.send_keys(path, ENTER)
+    browser.shows("about", "/last")
+    browser.shows("entries", "..", "b")
+    browser.driver.execute_async_script(LET_GO)
+    assert "/last" in browser.text("about")
+    assert "b" in browser.text("entries")
+    assert browser.run("return document.getElementById('path').value") == "/last"
+
+
+HOLD_BACK = """
+const [word, count] = arguments, get = globalThis.fetch, held = globalThis.held = [];
+globalThis.fetch = async (url, options) => {
+  if (String(url).includes(word) && held.length < count) await new Promise((go) => held.push(go));
+  return get(url, options);
+};
+"""
+LET_GO = """
+const done = arguments[0];
+held.forEach((go) => go());
+const asked = async () => { for (let n = 0; n < 5; n++) await (await fetch("api/list")).text(); };
+asked().then(done);
+"""
+"""Answers that were held back come before some that are asked for after them."""
 
 IS_AT = """
 const top = document.getElementById(arguments[0]).getBoundingClientRect().top;

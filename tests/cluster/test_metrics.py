@@ -544,3 +544,50 @@ def test_other_hosts_are_told_by_tls_or_not_at_all(start: StartCluster, tmp_path
         connection.request("GET", "/metrics", headers=shown)
         assert connection.getresponse().status == 200
         connection.close()
+
+
+def test_callers_that_never_end_their_tls_make_room_for_others(start: StartCluster) -> None:
+    cluster = start(agents=3, data_shards=1, parity_shards=1, tls=True, metrics_port=METRICS_PORT)
+    node = cluster.nodes[0]
+    door = node.http
+    assert door is not None
+
+    async def again() -> str:
+        await door.stop()
+        await door.start("0.0.0.0", 0, node.settings.tls)
+        return door.address
+
+    port = urlsplit(cluster.run(again())).port
+    assert port is not None
+    assert cluster.authority is not None
+    context = client_context(cluster.authority.chain)
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(CONNECTIONS_MAX + 20)]
+
+    def let_go() -> int:
+        return sum(is_closed(one) for one in silent)
+
+    eventually(lambda: let_go() >= 20, 30.0)  # the event loop's own TLS gives them a minute
+    assert let_go() < CONNECTIONS_MAX, "only as many as need be"
+    silent[-1].sendall(b"GET / HTTP/1.1\r\n\r\n")
+    eventually(lambda: is_closed(silent[-1]))
+    shown = {"Authorization": f"Bearer {cluster.token('/')}"}
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)
+    connection.request("GET", "/metrics", headers=shown)
+    assert connection.getresponse().status == 200
+    connection.close()
+    assert on_loop(cluster, lambda: door.connections) <= CONNECTIONS_MAX
+    for one in silent:
+        one.close()
+
+
+def is_closed(caller: socket.socket) -> bool:
+    """Whether the other side has closed it; what came before is thrown away."""
+    caller.setblocking(False)
+    try:
+        while caller.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True

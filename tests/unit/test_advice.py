@@ -373,6 +373,14 @@ def test_a_code_changes_only_for_good_reasons() -> None:
     assert "less memory" in wide.why
 
 
+def test_no_code_is_advised_while_no_agent_has_reported_its_memory() -> None:
+    """As just after a change of leaders, in a cluster whose agents have failed."""
+    often = failures(agents=400, agents_s=6 * 86400.0, rebuilds_s=(300.0,))
+    unknown = code_setting(replace(CLUSTER, memory_bytes=0), often)
+    assert unknown.value == "4+2"
+    assert "no agent has reported" in unknown.why
+
+
 def test_real_time_mode_takes_the_best_interval_and_no_less_than_spark_does() -> None:
     _, real_time = trigger_settings(advise_interval(batches(), None))
     assert real_time.value == "59 seconds"

@@ -96,6 +96,16 @@ seconds = st.floats(0.001, 1000)
 lives = st.floats(1, 1e9)
 
 
+@pytest.mark.parametrize("checkpoint_s", [1e-3, 1.0, 1e6, 1e13])
+@pytest.mark.parametrize("failures_per_s", [1e-30, 1e-12, 1.0, 1e3, 1e12])
+def test_no_cost_and_no_rate_is_too_small_or_too_large(
+    checkpoint_s: float, failures_per_s: float
+) -> None:
+    odd = Costs(checkpoint_s=checkpoint_s, restart_s=0.0, failures_per_s=failures_per_s)
+    best_s = best_interval_s(odd)
+    assert checkpoint_s <= shortest_within_s(odd, 0.01) <= best_s < math.inf
+
+
 @given(checkpoint_s=seconds, mean_s=lives, more=st.floats(1.01, 100))
 def test_more_failures_want_a_shorter_interval_and_a_costlier_checkpoint_a_longer_one(
     checkpoint_s: float, mean_s: float, more: float

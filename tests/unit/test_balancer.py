@@ -40,7 +40,14 @@ class Mover:
         return []
 
 
-def takers(*, slow: bool = False, suspected: bool = False, **known: Any) -> set[int]:
+def takers(
+    *,
+    slow: bool = False,
+    suspected: bool = False,
+    ending: bool = False,
+    draining: bool = False,
+    **known: Any,
+) -> set[int]:
     """Where shards go in the first wave, with `OTHER` as it is told."""
     world, mover = World(agents=AGENTS), Mover()
     for number in range(20):
@@ -48,6 +55,10 @@ def takers(*, slow: bool = False, suspected: bool = False, **known: Any) -> set[
     agents = world.state.agents
     if slow:
         world.do(c.AgentSlow(OTHER, agents[OTHER].incarnation, True))
+    if ending:
+        world.do(c.AgentEnds(OTHER, agents[OTHER].incarnation, "SIGTERM", 60_000))
+    if draining:
+        world.do(c.Drain(OTHER, True))
     roster = Roster(slot=0, seeds={}, now_s=time.monotonic, suspect_s=3600.0)
     if suspected:
         roster.suspect(agents[OTHER])
@@ -76,3 +87,14 @@ def test_all_that_are_well_and_have_room_take_shards() -> None:
 )
 def test_an_agent_that_shards_had_better_not_depend_on_takes_none(told: dict[str, Any]) -> None:
     assert takers(**told) == NEW - {OTHER}
+
+
+@pytest.mark.parametrize(
+    "told", [{"ending": True}, {"draining": True}], ids=["its end is announced", "it drains"]
+)
+def test_an_agent_that_leaves_takes_none(told: dict[str, Any]) -> None:
+    assert takers(**told) == NEW - {OTHER}
+
+
+def test_a_stripe_that_lacks_a_shard_is_left_to_repair() -> None:
+    assert takers(damaged={(f"0.1.{number}", 0) for number in range(1, 21)}) == set()

@@ -195,6 +195,33 @@ def test_a_clone_where_more_is_asked_for_makes_the_one_file_better_for_both() ->
     assert not world.state.thin
 
 
+def swapped(world: World, path: str, source: str) -> c.Replace:
+    world.snapshot(path, "before")
+    return c.Replace(world.session, world.next_sequence(), (c.Swap(path, source, "before"),))
+
+
+def test_what_is_put_in_the_place_of_another_gets_what_is_asked_for_there() -> None:
+    world = graded()
+    ask(world, "/scratch", "parity", "0")
+    world.put("/kept/f")
+    id_ = world.put_in("/scratch/draft/f", stripe(world, 1, 0))
+    world.do(swapped(world, "/kept", "/scratch/draft"))
+    assert list(world.state.thin) == list(copy_of(world.state).thin) == [id_]
+
+
+def test_what_is_put_in_the_place_of_another_counts_for_the_quota_there() -> None:
+    world = World()
+    ask(world, "/q", "quota", "20B")
+    world.put("/q/tree/f", b"x" * 8)
+    for size, refused in ((13, True), (12, False)):
+        world.put(f"/draft-{size}/f", b"y" * size)
+        command = swapped(world, "/q/tree", f"/draft-{size}")
+        (result,) = world.apply(command)
+        assert isinstance(result, c.Refused) is refused
+        world.do(c.DeleteSnapshots(world.session, world.next_sequence(), "/q/tree", ("before",)))
+    assert quotas.used(world.state, "/q") == 12
+
+
 def test_a_large_directory_is_not_moved_to_where_more_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

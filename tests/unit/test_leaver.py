@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from diskless.agent import leaver as leavers
 from diskless.agent.leaver import Leaver
 from diskless.agent.roster import Roster
 from diskless.model import AgentInfo
@@ -54,3 +55,66 @@ def test_an_end_that_stays_announced_comes_when_its_time_is_up() -> None:
     namespace: Any = Namespace(roster, 1000)
     leaver = Leaver(namespace=namespace, replica=replica, roster=roster, shards=shards)
     assert asyncio.run(leaver.leave(0.5, why="SIGTERM")) is True
+
+
+class Emptying(Namespace):
+    """Names fewer shards here each time that it is asked."""
+
+    def __init__(self, roster: Roster, *left: int) -> None:
+        super().__init__(roster, *(1000 for _ in left))
+        self.left = list(left)
+        self.asked = 0
+
+    async def query(self, asked: object) -> int:
+        await super().query(asked)
+        self.asked += 1
+        return self.left.pop(0) if self.left else 0
+
+
+def test_an_agent_that_is_empty_takes_nothing_more_and_settles_before_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was stored just before it refused more may be committed: then it is moved too."""
+    monkeypatch.setattr(leavers, "LOOK_S", 0.001)
+    monkeypatch.setattr(leavers, "SETTLE_S", 0.05)
+    roster = Roster(slot=5, seeds={}, now_s=lambda: 0.0, suspect_s=1.0)
+    closed: list[bool] = []
+    shards: Any = SimpleNamespace(incarnation=1, closed=False)
+    replica: Any = SimpleNamespace(leads=False)
+    emptying: Any = Emptying(roster, 2, 0, 1, 0)
+    ask = emptying.query
+
+    async def query(asked: object) -> int:
+        closed.append(shards.closed)
+        found: int = await ask(asked)
+        return found
+
+    emptying.query = query
+    leaver = Leaver(namespace=emptying, replica=replica, roster=roster, shards=shards)
+    assert asyncio.run(leaver.leave(60.0, why="SIGTERM")) is True
+    assert closed[:3] == [False, False, True]
+    assert emptying.asked > 5, "it looked again after it was empty"
+    assert shards.closed
+
+
+def test_an_agent_that_stays_after_all_takes_shards_again() -> None:
+    roster = Roster(slot=5, seeds={}, now_s=lambda: 0.0, suspect_s=1.0)
+    shards: Any = SimpleNamespace(incarnation=1, closed=False)
+    replica: Any = SimpleNamespace(leads=False)
+    namespace: Any = Emptying(roster, 0)
+    namespace._ends_ms = [1000, 0]
+    leaver = Leaver(namespace=namespace, replica=replica, roster=roster, shards=shards)
+    assert asyncio.run(leaver.leave(60.0, why="SIGTERM")) is False
+    assert not shards.closed
+
+
+def test_a_leader_that_ends_hands_over_to_another() -> None:
+    roster = Roster(slot=5, seeds={}, now_s=lambda: 0.0, suspect_s=1.0)
+    shards: Any = SimpleNamespace(incarnation=1, closed=False)
+    told: list[set[int]] = []
+    replica: Any = SimpleNamespace(leads=True, leader=4)
+    replica.hand_over = lambda *, unfit: told.append(unfit)
+    namespace: Any = Namespace(roster, 1000)
+    leaver = Leaver(namespace=namespace, replica=replica, roster=roster, shards=shards)
+    assert asyncio.run(leaver.leave(0.1, why="SIGTERM")) is True
+    assert told == [{5}]

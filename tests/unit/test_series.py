@@ -1,5 +1,6 @@
 """The last hour: what a point stands for, what is marked, and that it does not grow."""
 
+import msgspec
 import pytest
 
 from diskless.agent.counts import BUCKETS, EDGES_S, Durations
@@ -62,6 +63,14 @@ def test_an_agent_that_begins_anew_takes_its_counts_away() -> None:
     series.note(status("up", commits=100, written=100), time_ms=0, now_s=0.0)
     found = point(series.note(status("up", commits=3), time_ms=1, now_s=POINT_S))
     assert found["commits_per_s"] == found["written_per_s"] == 0
+
+
+def test_a_leader_of_another_version_may_count_in_other_buckets() -> None:
+    series = Series()
+    series.note(status("up", commits=100), time_ms=0, now_s=0.0)
+    other = msgspec.structs.replace(status("up"), traffic=TrafficCounts((100, 7), 50, 0))
+    found = point(series.note(other, time_ms=1, now_s=POINT_S))
+    assert (found["commits_per_s"], found["written_per_s"]) == (0, 50 / POINT_S)
 
 
 def test_who_comes_and_goes_and_who_leads_is_marked() -> None:

@@ -17,7 +17,7 @@ from diskless.dashboard import closer
 from diskless.dashboard.closer import CloserLook, Contents
 from diskless.dashboard.kept import ANSWERS_MAX, FRESH_S, FRESH_TIMES, Kept
 from diskless.dashboard.newest import BATCHES_TOLD, Names, newest_batches
-from diskless.errors import NotDurable, NotFound, UnknownFormat
+from diskless.errors import NotDurable, NotFound, Unavailable, UnknownFormat
 from diskless.gateway.batch import BatchHandlers
 from diskless.gateway.visitor import Visitor
 from diskless.identity.claims import Claims, Role
@@ -28,7 +28,7 @@ from diskless.namespace import queries as q
 from diskless.namespace.views import PathStatus
 from diskless.protocol.messages import Kind, OpenedMany, OpenedOne, OpenMany, Refusal, Status
 from tests.unit.test_namespace_world import World
-from tests.unit.test_queries import checkpoint, picture_of, plan
+from tests.unit.test_queries import checkpoint, commit, picture_of, plan
 
 T = TypeVar("T")
 SLICE = 10
@@ -87,6 +87,29 @@ def test_a_failure_is_not_kept_and_answers_are_bounded() -> None:
         for key in range(ANSWERS_MAX):
             await kept.get(key, make)
         assert await kept.get("a", make) == ANSWERS_MAX + 2, "the oldest went"
+
+    asyncio.run(run())
+
+
+def test_no_more_is_made_at_once_than_is_kept() -> None:
+    """Whoever asks and goes leaves the work behind."""
+
+    async def run() -> None:
+        may_end = asyncio.Event()
+
+        async def make() -> int:
+            await may_end.wait()
+            return 1
+
+        kept: Kept[int] = Kept()
+        waiting = [asyncio.create_task(kept.get(key, make)) for key in range(ANSWERS_MAX)]
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="ask again"):
+            await kept.get("another", make)
+        again = asyncio.create_task(kept.get(0, make))
+        may_end.set()
+        assert await asyncio.gather(*waiting, again) == [1] * (ANSWERS_MAX + 1)
+        assert await kept.get("another", make) == 1
 
     asyncio.run(run())
 
@@ -264,6 +287,20 @@ def test_a_closer_look_at_very_many_batches_reads_the_newest() -> None:
     assert [one["batch"] for one in told["batches"]] == [*range(8999, 8899, -1)]
     assert here.asked.count(q.Newest) == 6, "some names at a time"
     assert len(here.asked) < 12
+
+
+def test_the_oldest_batch_that_is_shown_is_judged_by_the_plan_before_it() -> None:
+    for count, oldest in ((BATCHES_TOLD + 1, ""), (BATCHES_TOLD, "offsets/0 is gone")):
+        numbers = range(101 - count, 101)
+        files = {f"offsets/{n}": plan(n) for n in numbers}
+        files |= {f"sources/0/{n}": b"v1" for n in range(101)}
+        files |= {f"commits/{n}": commit(n) for n in numbers}
+        told, _ = look_at(files)
+        assert len(told["batches"]) == BATCHES_TOLD
+        assert told["batches"][0]["why_not"] == ""
+        assert told["batches"][-1]["batch"] == 1
+        assert told["batches"][-1]["why_not"].startswith(oldest)
+        assert bool(told["batches"][-1]["why_not"]) == bool(oldest)
 
 
 @pytest.mark.parametrize(

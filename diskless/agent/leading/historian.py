@@ -6,9 +6,11 @@ deleted. Spans are in wall time, by the log's clock; nothing waits by that clock
 with names given by this module are ever deleted. It uses its own session.
 """
 
+import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from diskless import policy
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 WHO = "history"
 INTERVAL_S = 0.5
 DELETED_AT_ONCE = 100
+STRETCH_PATHS = 50
+"""Checkpoints that are looked at before others have their turn."""
 
 
 class Kept(NamedTuple):
@@ -85,12 +89,15 @@ class Historian:
 
     async def _keep_committed(self) -> None:
         state = self._replica.state
-        for path, batch in list(state.leases.committed.items()):
-            rules = self._rules(path)
-            if not rules or state.tree.find(path) is None:
+        for number, path in enumerate(list(state.leases.committed), start=1):
+            if number % STRETCH_PATHS == 0:
+                await asyncio.sleep(0)  # let other tasks run
+            batch, rules = state.leases.committed.get(path), self._rules(path)
+            if not rules or batch is None or state.tree.find(path) is None:
                 state.leases.committed.pop(path, None)
                 continue
-            if is_due(_own(state.history.at(path).values()), rules, now_ms=state.clock_ms):
+            newest = _own(reversed(state.history.at(path).values()), limit=1)
+            if is_due(newest, rules, now_ms=state.clock_ms):
                 state.leases.committed.pop(path, None)
                 name = f"{BY_POLICY}{name_of(state.clock_ms)[1:]}-batch-{batch}"
                 await self._session.do(partial(_snapshot, path, name))
@@ -99,6 +106,7 @@ class Historian:
     async def _thin_all(self) -> None:
         found = {one.path for one in self._replica.state.history.by_id.values() if one.by_policy}
         for path in sorted(found):
+            await asyncio.sleep(0)  # let other tasks run
             if rules := self._rules(path):
                 await self._thin(path, rules)
 
@@ -126,5 +134,6 @@ def _delete(path: str, names: tuple[str, ...], session: int, sequence: int) -> c
     return c.DeleteSnapshots(session, sequence, path, names)
 
 
-def _own(snapshots: Iterable[Snapshot]) -> list[Kept]:
-    return [Kept(one.id, one.time_ms, one.name) for one in snapshots if one.by_policy]
+def _own(snapshots: Iterable[Snapshot], *, limit: int | None = None) -> list[Kept]:
+    own = (Kept(one.id, one.time_ms, one.name) for one in snapshots if one.by_policy)
+    return list(islice(own, limit))

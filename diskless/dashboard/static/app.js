@@ -1,24 +1,29 @@
 // The page: shows what an agent tells, live. It changes nothing, and asks nobody but agents.
 // The token comes in the address's fragment, which no browser sends, and stays in this tab.
 
-import { $, brief, bytes, clock, command, make, show, table, when } from "./common.js";
+import { $, brief, bytes, clock, command, make, sh, show, table, when } from "./common.js";
 import { batchesBehind, renderQueries } from "./queries.js";
 
 const KEPT = "diskless-token";
 const POINTS_MAX = 720, EVENTS_MAX = 500, LOOK_MS = 5000, RETRY_MS = 500, SILENCE_MS = 15000;
 const QUOTA_FULL = 0.98, DRILL_OLD_MS = 7 * 86400e3, DAY_S = 86400; // as the alarms have it
+let life = 0; // of a token: what was begun with an earlier one ends, and its refusals say nothing of this one
 let token = "", failures = 0, status = null, series = { columns: [], points: [], marks: [] }, agents = [];
 
 // -- asking ------------------------------------------------------------------------------
 
 async function ask(path, parameters = {}) {
+  const mine = life;
   const answer = await fetch(`${path}?${new URLSearchParams(parameters)}`, { headers: { Authorization: `Bearer ${token}` } });
-  if (answer.status === 401) { login("That token is not valid here, or no longer."); throw new Error("no token"); }
+  if (answer.status === 401) { refuse(mine); throw new Error("no token"); }
   if (!answer.ok) throw new Error((await answer.text()).trim());
   return answer.json();
 }
 
+const refuse = (mine) => { if (mine === life) login("That token is not valid here, or no longer."); };
+
 function login(why = "") {
+  life++;
   $("login").hidden = false;
   $("refused").textContent = why;
   show($("verdict"), why || "Who are you?");
@@ -26,27 +31,26 @@ function login(why = "") {
   token = "";
 }
 
-async function stream() {
+async function stream(mine) {
   const ending = new AbortController();
   let heard = Date.now();
   const watch = setInterval(() => { if (Date.now() - heard > SILENCE_MS) ending.abort(); }, 1000);
   try {
     const answer = await fetch("api/live", { headers: { Authorization: `Bearer ${token}` }, signal: ending.signal });
-    if (answer.status === 401) { login("That token is not valid here, or no longer."); return false; }
+    if (answer.status === 401) { refuse(mine); return; }
     if (!answer.ok) throw new Error(answer.statusText);
     failures = 0;
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let text = "";
     for (;;) {
       const { value, done } = await reader.read();
-      if (done) break;
+      if (done || mine !== life) break;
       heard = Date.now();
       const parts = (text + value).split("\n\n");
       text = parts.pop();
       for (const part of parts) take(part);
     }
-  } finally { clearInterval(watch); }
-  return true;
+  } finally { clearInterval(watch); ending.abort(); } // else what is not read any more stays open
 }
 
 function take(message) {
@@ -59,10 +63,11 @@ function take(message) {
   else if (kind[1] === "point") { series.points = [...series.points, content].slice(-POINTS_MAX); renderPlots(); }
 }
 
-// Goes on forever: the same agent first, then any other that answers.
-async function live() {
+// Goes on for as long as the token is good: the same agent first, then any other that answers.
+async function live(mine) {
   for (;;) {
-    try { if (!(await stream())) return; } catch { /* it is gone */ }
+    try { await stream(mine); } catch { /* it is gone */ }
+    if (mine !== life) return;
     show($("verdict"), `This page's agent does not answer: asking again …`);
     $("top").className = "unknown";
     if (failures++) await move();
@@ -153,7 +158,7 @@ function ending(agent) {
 function problems(s) {
   const found = [], named = (states) => s.agents.filter((a) => states.includes(a.state)).map((a) => a.slot);
   const r = s.repair, t = s.tier;
-  if (r.lost || s.stripes.lost) found.push([`${Math.max(r.lost, s.stripes.lost)} stripes have too few shards left: bring back agents that are only away, or restore.`, t ? `diskless up --restore ${t.uri}` : "diskless logs"]);
+  if (r.lost || s.stripes.lost) found.push([`${Math.max(r.lost, s.stripes.lost)} stripes have too few shards left: bring back agents that are only away, or restore.`, t ? sh`diskless up --restore ${t.uri}` : "diskless logs"]);
   if (r.unprotectable) found.push([`No agent has room for ${r.unprotectable} stripes: delete files, or add agents.`, `diskless up --agents ${s.agents.length + 2}`]);
   if (r.stripes_left) found.push([`Repair: ${r.stripes_left} stripes and ${bytes(r.bytes_left)} left, ${bytes(r.bytes_per_s)}/s${r.eta_s ? `, about ${r.eta_s} s` : ""}.`, ""]);
   if (s.balance.state === "moving") found.push([`${bytes(s.balance.bytes_left)} move to agents with more room, ${bytes(s.balance.bytes_per_s)}/s${s.balance.eta_s ? `, about ${s.balance.eta_s} s` : ""}.`, ""]);
@@ -168,7 +173,7 @@ function problems(s) {
   else if (t && t.state === "superseded") found.push(["Another cluster continues with this tier.", "diskless down --discard"]);
   else if (t && t.lag_s > t.lag_max_s) found.push([`The tier is ${t.lag_s.toFixed(1)} s behind, more than ${t.lag_max_s} s.`, "diskless tier status"]);
   if (t) found.push(...tierProblems(t));
-  for (const one of s.quotas) if (one.bytes_used >= one.bytes_max * QUOTA_FULL) found.push([`The quota of ${one.path} is used up, ${bytes(one.bytes_used)} of ${bytes(one.bytes_max)}: delete files or snapshots there, or raise it.`, `diskless du ${one.path}`]);
+  for (const one of s.quotas) if (one.bytes_used >= one.bytes_max * QUOTA_FULL) found.push([`The quota of ${one.path} is used up, ${bytes(one.bytes_used)} of ${bytes(one.bytes_max)}: delete files or snapshots there, or raise it.`, sh`diskless du ${one.path}`]);
   if (!t) found.push(["A tier would outlive every machine.", "diskless up --tier URI"]);
   if (s.audit_dropped) found.push([`${s.audit_dropped} lines are missing in audit files: look at the disks.`, "diskless logs --level warning"]);
   return found;
@@ -255,21 +260,26 @@ function marksList() {
 
 // -- files -------------------------------------------------------------------------------
 
+let looks = 0; // at files: of several that were asked for, the last is shown
+
 async function renderFiles(path, after = "") {
+  const look = ++looks;
   $("path").value = path;
   try {
     const about = await ask("api/path", { path });
+    if (look !== looks) return;
     show($("about"), aboutPath(about));
     show($("entries"));
     if (!about.status.directory) return;
     const page = await ask("api/list", { path, after });
+    if (look !== looks) return;
     const rows = page.entries.map((entry) => [open(entry), entry.directory ? "" : bytes(entry.size), when(entry.mtime_ms)]);
     if (path !== "/") rows.unshift([open({ path: path.replace(/\/[^/]*$/, "") || "/", directory: true }, ".."), "", ""]);
     const list = table(["name", "#size", "@changed"], rows, "Nothing is here yet.");
     const next = make("button", { type: "button" }, "more");
     next.onclick = () => renderFiles(path, page.entries.at(-1).path.split("/").pop());
-    show($("entries"), list, ...(page.more ? [next] : []), ...(rows.length ? [] : [command(`diskless put FILE ${path}`)]));
-  } catch (error) { show($("about"), make("p", { role: "alert" }, error.message)); show($("entries")); }
+    show($("entries"), list, ...(page.more ? [next] : []), ...(rows.length ? [] : [command(sh`diskless put FILE ${path}`)]));
+  } catch (error) { if (look === looks) { show($("about"), make("p", { role: "alert" }, error.message)); show($("entries")); } }
 }
 
 function open(entry, name = "") {
@@ -289,7 +299,7 @@ function aboutPath(about) {
     if (about.places.stripes.length) parts.push(table(["stripe", "data", "parity"], about.places.stripes.map((stripe) =>
       [stripe.id, stripe.agents.slice(0, stripe.data_shards).join(" "), stripe.agents.slice(stripe.data_shards).join(" ")]), ""));
     if (about.places.more) parts.push(make("p", { class: "dim" }, `and ${about.places.more} stripes more`));
-    parts.push(make("p", {}, command(`diskless get ${about.status.path} .`)));
+    parts.push(make("p", {}, command(sh`diskless get ${about.status.path} .`)));
   }
   return make("div", {}, ...parts);
 }
@@ -314,18 +324,19 @@ function drawEvents() {
 
 // -- the beginning -----------------------------------------------------------------------
 
-async function look() {
+async function look(mine) {
   for (;;) {
     if (!document.hidden) for (const part of [renderQueries, renderEvents]) try { await part(ask); } catch { /* told at the top */ }
     await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
-    if (!token) return;
+    if (mine !== life) return;
   }
 }
 
 function begin() {
   $("login").hidden = true;
   sessionStorage.setItem(KEPT, token);
-  live(); look(); renderFiles("/"); renderPlots();
+  const mine = ++life;
+  live(mine); look(mine); renderFiles("/"); renderPlots();
 }
 
 // What the address gives, which then does not show it any more; else what this tab has kept.

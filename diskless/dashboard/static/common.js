@@ -24,6 +24,11 @@ export const brief = (number) => Number(number.toPrecision(3)).toLocaleString("e
 export const clock = (ms) => new Date(ms).toLocaleTimeString();
 export const when = (ms) => new Date(ms).toLocaleString();
 
+// A command whose values mean nothing to a shell but themselves: a path may have any name. What
+// could act on a terminal that it is pasted into is left out, and then the path is not found.
+export const sh = (parts, ...values) => parts.map((part, at) => at ? quoted(values[at - 1]) + part : part).join("");
+const quoted = (value) => /^[\w@%+=:,./-]+$/.test(value) ? value : `'${`${value}`.replace(/[\0-\x1f\x7f-\x9f]/g, "?").replaceAll("'", "'\\''")}'`;
+
 export function command(text) {
   const button = make("button", { type: "button", "aria-label": `copy ${text}` }, "copy");
   button.onclick = async () => {

@@ -1,7 +1,7 @@
 // Spark's checkpoints: a line for each, and of those that are opened their batches, the ways back
 // and the snapshots.
 
-import { $, bytes, command, make, show, table, when } from "./common.js";
+import { $, bytes, command, make, sh, show, table, when } from "./common.js";
 
 const opened = new Map(); // path: what was told of it last, or null
 
@@ -95,7 +95,7 @@ function details(one) {
     make("p", { class: "dim" }, one.lease ? `${one.lease.application} has its lease since ${when(one.lease.since_ms)}: no other application may write there.` : "No application writes to it."),
     ...ways(one, told),
     table(["snapshot", "@taken", "#bytes"], snapshots, "It has no snapshots.", "snapshots"),
-    make("p", {}, "More of it: ", command(`diskless query show ${one.path}`), " ", command(`diskless snapshot ls ${one.path}`)),
+    make("p", {}, "More of it: ", command(sh`diskless query show ${one.path}`), " ", command(sh`diskless snapshot ls ${one.path}`)),
   ];
 }
 
@@ -110,8 +110,8 @@ function ways(one, told) {
   return [head,
     make("p", { class: "dim" }, `Query ${left.query.id || "without an id"}, ${state(left)}.`),
     table(["#batch", "~way back", "#state files", "#state bytes", "@sources end at"], lines, "", "ways back"),
-    left.problem ? make("p", { class: "dim" }, `Not judged: ${left.problem}, more than this page looks at. This does: `, command(`diskless query show ${one.path}`)) : null,
-    back ? make("p", {}, "To see what a return would take away: ", command(`diskless query rollback ${one.path} --batch ${back.batch} --dry-run`)) : null,
+    left.problem ? make("p", { class: "dim" }, `Not judged: ${left.problem}, more than this page looks at. This does: `, command(sh`diskless query show ${one.path}`)) : null,
+    back ? make("p", {}, "To see what a return would take away: ", command(sh`diskless query rollback ${one.path} --batch ${back.batch} --dry-run`)) : null,
   ].filter(Boolean);
 }
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from diskless.checkpoint import names
 from diskless.checkpoint.picture import Picture
 from diskless.client import Client
-from diskless.errors import CannotReturn, SparkUnusable
+from diskless.errors import CannotReturn, CheckpointInUse, SparkUnusable
 from diskless.spark.queries.access import take_picture
 from diskless.spark.queries.rollback import check_free, keep
 
@@ -55,7 +55,8 @@ def repartition(
     spark: "SparkSession", client: Client, path: str, partitions: int, *, force: bool = False
 ) -> Repartitioned:
     """Gives a query's state so many partitions, which takes a batch of its own. What was there is
-    kept as a snapshot, and comes back if Spark gives up half way. Raises what `check` does,
+    kept as a snapshot, and comes back if Spark gives up half way, unless another application writes
+    there by then. Raises what `check` does,
     SparkUnusable if the session's `diskless:///` is another cluster than the client's, and what
     Spark says."""
     picture = check(client, path, partitions, force=force)
@@ -68,11 +69,24 @@ def repartition(
         raise
     try:
         spark._streamingCheckpointManager.repartition(f"diskless://{path}", partitions)
-    except BaseException:
-        again = client.rollback(path, kept)
-        client.delete_snapshots(path, *filter(None, (again, kept)))
+    except BaseException as error:
+        _bring_back(client, path, kept, own=spark.sparkContext.applicationId, why=error)
         raise
     return Repartitioned(path, _partitions(picture), partitions, picture.last_batch + 1, kept)
+
+
+def _bring_back(client: Client, path: str, kept: str, *, own: str, why: BaseException) -> None:
+    """Undoes what Spark has left half done, unless another application than this Spark, whose id is
+    `own`, writes there by now: perhaps that is why it failed. Raises CheckpointInUse then."""
+    writers = [lease.application for lease in client.leases(path)]
+    others = [writer for writer in writers if not writer.startswith(f"{own} ")]
+    if others:
+        raise CheckpointInUse(
+            f"{path} was not repartitioned, and nothing was undone, because {others[0]} writes "
+            f"there: what was there before is its snapshot {kept}"
+        ) from why
+    again = client.rollback(path, kept, guarded=not writers)
+    client.delete_snapshots(path, *filter(None, (again, kept)))
 
 
 def _check_same(spark: "SparkSession", path: str, uri: str) -> None:

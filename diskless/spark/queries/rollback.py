@@ -6,6 +6,7 @@ place, if nothing was written there since the snapshot; which stays, as what was
 """
 
 import json
+import shlex
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ from diskless.errors import (
 )
 from diskless.protocol.history import Swap
 from diskless.spark.queries.access import DRAFT, Search, files_below, sinks_of, take_picture
+from diskless.spark.queries.trace import plain
 
 NAMES_TRIED_MAX = 1000
 
@@ -90,7 +92,7 @@ def rollback(
     first = next(iter(batches.values()), None)
     kept = keep(client, chosen, f"before-batch-{first}")
     drafts: list[_Draft] = []
-    done = False
+    done = asked = False
     try:
         parts = _parts(client, batches, sinks, since=kept)
         for part in parts:
@@ -98,6 +100,7 @@ def rollback(
             drafts.append(draft)
             client.clone(_at(part.path, kept), draft.path)
             client.prune(draft.path, part.gone)
+        asked = True
         client.replace([Swap(one.place, one.path, kept) for one in drafts], force=force)
         done = True
     except DeadlineExceeded:
@@ -105,7 +108,7 @@ def rollback(
         raise
     finally:
         if not done:
-            _clean_up(client, drafts, chosen, kept)
+            _clean_up(client, drafts, chosen, kept, asked=asked)
     return Returned(tuple(parts), kept, len(chosen) > 1, words)
 
 
@@ -145,7 +148,7 @@ def words_about_sinks(
         likely = [sink for sink in sinks_of(client, picture, known) if sink not in sinks]
         lines += [
             f"{sink} looks like the file sink of {path}, and will skip batch {again}: "
-            f"--sink {sink} brings it back too"
+            f"--sink {shlex.quote(sink)} brings it back too"
             for sink in likely
         ]
     return tuple(lines)
@@ -166,7 +169,7 @@ def _parts(
         if reason := rollback_rules.why_not_sink(picture.files, batch):
             raise CannotReturn(f"the sink {path} cannot go back to batch {batch}: {reason}")
         logs = rollback_rules.sink_gone_after(picture.files, batch)
-        gone = [*logs, *_outputs(picture, path, logs, batch)]
+        gone = [*logs, *_outputs(picture, path, batch)]
         found.append(_part(path, batch, picture, gone, sink=True))
     return found
 
@@ -184,8 +187,9 @@ def _sink_picture(client: Client, path: str, since: str) -> Picture:
     return Picture(top, files, lambda name: client.read(f"{top}/{name}"))
 
 
-def _outputs(picture: Picture, path: str, logs: Sequence[str], batch: int) -> list[str]:
-    """The files that only later batches wrote, as far as they lie in the sink's directory."""
+def _outputs(picture: Picture, path: str, batch: int) -> list[str]:
+    """The files that only later batches wrote, as far as they lie in the sink's directory. Of the
+    log's entries up to the batch none is missing (`why_not_sink`)."""
     later, kept = set[str](), set[str]()
     for number, name in names.numbers_in(picture.files, names.SINK_LOG).items():
         found = {_relative(entry, path) for entry in parse_entries(picture.read(name), name)}
@@ -193,15 +197,13 @@ def _outputs(picture: Picture, path: str, logs: Sequence[str], batch: int) -> li
             kept |= found
         else:
             later |= found
-    if any(name.endswith(".compact") for name in logs) and not kept:
-        return []  # What was before them cannot be told from what they added.
     return sorted(name for name in later - kept if name in picture.files)
 
 
 def _relative(entry: Mapping[str, object], path: str) -> str:
-    text = str(entry.get("path", ""))
-    _, inside, rest = text.partition(f"{path.rstrip('/')}/")
-    return rest if inside else ""
+    """Its path from the sink's directory, as the listing has it; empty for one elsewhere."""
+    text, above = plain(str(entry.get("path", ""))), f"{path.rstrip('/')}/"
+    return text.removeprefix(above) if text.startswith(above) else ""
 
 
 def draft_beside(path: str) -> str:
@@ -223,11 +225,16 @@ def keep(client: Client, chosen: Sequence[str], base: str) -> str:
     raise AlreadyExists(f"{chosen[0]} has {NAMES_TRIED_MAX} snapshots {base}…: delete some")
 
 
-def _clean_up(client: Client, drafts: Sequence[_Draft], chosen: Sequence[str], kept: str) -> None:
-    """Nothing is to be left of what came to nothing; an agent that fails now leaves some."""
+def _clean_up(
+    client: Client, drafts: Sequence[_Draft], chosen: Sequence[str], kept: str, *, asked: bool
+) -> None:
+    """Nothing is to be left of what came to nothing; an agent that fails now leaves some. Whoever
+    was interrupted, and has `asked` for the step, does not know whether it was made. The drafts
+    tell: it takes them away, and cannot be made without them. What it replaced must stay."""
     with suppress(DisklessError):
-        for draft in drafts:
-            client.delete(draft.path, recursive=True)
+        deleted = [client.delete(draft.path, recursive=True) for draft in drafts]
+        if asked and not all(deleted):
+            return
         for path in chosen:
             with suppress(NotFound):
                 client.delete_snapshots(path, kept)

@@ -5,6 +5,7 @@ each of its entries was written between the plan and the commit of its batch (`a
 """
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -133,10 +134,13 @@ def _command(touched: list[Touched]) -> str:
     if any(one.why_not for one in touched):
         return ""
     first, *others = touched
-    parts = [f"diskless query rollback {first.path} --batch {first.back_to}"]
-    parts += [f"--with {one.path}={one.back_to}" for one in others]
-    parts += [f"--sink {sink}={one.back_to}" for one in touched for sink in one.sinks]
-    return " ".join(parts)
+    words = ["diskless", "query", "rollback", first.path, "--batch", str(first.back_to)]
+    for one in others:
+        words += ["--with", f"{one.path}={one.back_to}"]
+    for one in touched:
+        for sink in one.sinks:
+            words += ["--sink", f"{sink}={one.back_to}"]
+    return shlex.join(words)
 
 
 def _flow(
