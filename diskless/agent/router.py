@@ -60,7 +60,8 @@ class Router:
 
     def hindrance(self) -> NoQuorum | None:
         """Why the namespace does not answer, as its voters last reported."""
-        return self._replica.cut_off() or self._no_quorum
+        known = self._no_quorum
+        return self._replica.cut_off() or (NoQuorum(str(known)) if known is not None else None)
 
     async def execute(
         self, command: c.Command, behind: Callable[[NotDurable], None] | None = None
@@ -140,7 +141,7 @@ class Router:
                         except (Unavailable, NotLeader) as error:
                             last = error
                             if isinstance(error, NoQuorum):
-                                self._no_quorum = error
+                                self._no_quorum = NoQuorum(str(error))
                             if isinstance(error, NotDurable):
                                 # Done, but not durable: the leader delays the answer.
                                 if behind is not None:
@@ -158,7 +159,8 @@ class Router:
                         pause_s = min(2 * pause_s, RETRY_PAUSE_S_MAX)
         except TimeoutError:
             if self._no_quorum is not None:
-                raise self._no_quorum from None
+                # A new one: what is raised again and again holds every caller's frames.
+                raise NoQuorum(str(self._no_quorum)) from None
             if isinstance(last, NotDurable):
                 raise last from None
             raise Unavailable(f"no leader answered within {self._timeout_s:g} s: {last}") from None
