@@ -6,6 +6,10 @@ application's put is refused. A checkpoint is a directory with a file `metadata`
 below it is one below its `offsets`, `commits`, `state` or `sources`. A lease is over when nothing
 was heard for `LEASE_MS` of the log's elapsed time, or when its application says so. Sessions
 without an application neither take leases nor are bound by them.
+
+An application may only have been held up: it goes on with a batch that was taken back while it was
+silent. So one whose lease was over when its checkpoint went back is *barred* there, until it says
+that its query has ended, or another application has the lease.
 """
 
 from collections.abc import Iterator
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
     from diskless.namespace.state import NamespaceState
 
 LEASE_MS = 6_000
+BARRED = -1
+"""In place of when it was last heard of."""
 LEASES_MAX = 4096
 """Beyond it those go that are over, or the one that was not renewed for longest."""
 KEPT_MAX = 256
@@ -41,7 +47,11 @@ class Lease(Struct, gc=False):
     since_ms: int
     """Wall time, for people."""
     used_ms: int
-    """Of the log's elapsed time."""
+    """Of the log's elapsed time, or BARRED."""
+
+    @property
+    def barred(self) -> bool:
+        return self.used_ms == BARRED
 
 
 class LeaseStatus(Struct, frozen=True, array_like=True):
@@ -67,7 +77,7 @@ class Leases:
         application = state.sessions.application(session)
         if len(spots) == 1 and application:
             lease = self.by_path.get(_first_root(spots[0].parts))
-            if lease is not None and lease.application == application:
+            if lease is not None and lease.application == application and not lease.barred:
                 lease.used_ms = state.elapsed_ms  # as nearly always below one
                 if not state.policies.table:
                     return
@@ -90,8 +100,14 @@ class Leases:
                 self.committed[paths.join(parts[:depth])] = int(parts[-1])
 
     def check(self, state: "NamespaceState", root: str, application: str) -> None:
-        """Raises CheckpointInUse if another application has the lease of a checkpoint."""
+        """Raises CheckpointInUse if another application has the lease of a checkpoint, or this one
+        is barred there."""
         lease = self.by_path.get(root)
+        if lease is not None and lease.application == application and lease.barred:
+            raise CheckpointInUse(
+                f"{root} went back while {application} was silent, so this query may not go on "
+                "there: stop it, and start it again in a new application"
+            )
         if lease is None or lease.application == application or _is_over(state, lease):
             return
         silent_s = (state.elapsed_ms - lease.used_ms) / 1000
@@ -107,6 +123,16 @@ class Leases:
         above = [root for root in paths.above([path]) if root in self.by_path]
         for root in (*above, *self._at_or_below(path)):
             self.check(state, root, "")
+
+    def bar(self, state: "NamespaceState", path: str, session: int) -> None:
+        """For what has just gone back, by a command of this session, although some application
+        that was silent too long to keep its lease may still write there."""
+        own = state.sessions.application(session)
+        above = [root for root in paths.above([path]) if root in self.by_path]
+        for root in (*above, *self._at_or_below(path)):
+            lease = self.by_path[root]
+            if lease.application != own and _is_over(state, lease):
+                lease.used_ms = BARRED
 
     def keep(self, state: "NamespaceState", command: c.KeepLeases) -> c.Done:
         """Renews those of a session's application, takes them where nobody else has them, and ends
@@ -170,7 +196,7 @@ class Leases:
 
 
 def _is_over(state: "NamespaceState", lease: Lease) -> bool:
-    return state.elapsed_ms - lease.used_ms > LEASE_MS
+    return lease.barred or state.elapsed_ms - lease.used_ms > LEASE_MS
 
 
 def _bytes(path: str, lease: Lease) -> int:

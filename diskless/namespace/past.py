@@ -140,6 +140,8 @@ def rollback(state: "NamespaceState", command: c.Rollback) -> c.Done:
         old = state.tree.exchange(snapshot.path, snapshot.root, now_ms=state.clock_ms)
         if isinstance(old, Directory):
             _keep(state, snapshot.path, name, old, cut=cut, cut_size=kept)
+        if command.guarded:
+            state.leases.bar(state, snapshot.path, command.session)
     return c.Done(first if kept else 0, state.clock_ms)
 
 

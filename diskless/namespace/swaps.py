@@ -61,6 +61,8 @@ def replace(state: "NamespaceState", command: c.Replace) -> c.Done:
         state.give_up(state.tree.exchange(swap.path, new, now_ms=state.clock_ms))
         grading.moved(state, new, swap.source, swap.path)
         state.temporaries.gone(swap.source)
+        if command.checked and not command.force:
+            state.leases.bar(state, swap.path, command.session)
     return c.Done(len(swaps))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 LEASE_MS = 300
 """In the simulator, whose schedules last for some seconds."""
+BARRED = -1
 BELOW = ("offsets", "commits", "state", "sources")
 
 
@@ -22,7 +23,7 @@ class LeaseModel:
     def take(self, application: str, path: str, now_ms: int) -> bool:
         """Whether a put may be; it renews the lease then."""
         roots = [one for one in above(path) if self._below(one, path)]
-        own = [one for one in roots if one in self.held and self.held[one][0] == application]
+        own = [one for one in roots if self._is_held_by(one, application)]
         taken = [one for one in roots if self._is_checkpoint(one)][:1] or own[:1]
         if not application or not taken:
             return True
@@ -47,9 +48,29 @@ class LeaseModel:
         below = [one for one in self.held if one == path or one.startswith(f"{path}/")]
         return all(self._is_free(one, "", now_ms) for one in below)
 
+    def bar(self, path: str, own: str, now_ms: int) -> None:
+        """Whoever was silent for too long may not go on where something went back."""
+        for root, (holder, heard_ms) in self.held.items():
+            concerned = root == path or f"{root}/".startswith(f"{path}/")
+            concerned = concerned or f"{path}/".startswith(f"{root}/")
+            if concerned and holder != own and self._is_over(heard_ms, now_ms):
+                self.held[root] = (holder, BARRED)
+
     def _is_free(self, root: str, application: str, now_ms: int) -> bool:
-        holder, heard_ms = self.held.get(root, (application, 0))
-        return holder == application or now_ms - heard_ms > LEASE_MS
+        if root not in self.held:
+            return True
+        holder, heard_ms = self.held[root]
+        if holder == application:
+            return heard_ms != BARRED
+        return self._is_over(heard_ms, now_ms)
+
+    @staticmethod
+    def _is_over(heard_ms: int, now_ms: int) -> bool:
+        return heard_ms == BARRED or now_ms - heard_ms > LEASE_MS
+
+    def _is_held_by(self, root: str, application: str) -> bool:
+        holder, heard_ms = self.held.get(root, ("", BARRED))
+        return holder == application and heard_ms != BARRED
 
     def _is_checkpoint(self, root: str) -> bool:
         return isinstance(self._nodes.get(f"{root}/metadata"), tuple)

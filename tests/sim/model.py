@@ -169,7 +169,8 @@ class Model:
             case c.Clone(source=source, target=target):
                 return self._clone(source, target)
             case c.Rollback(path=path, name=name, cut=cut, guarded=guarded):
-                return self._rollback(path.rstrip("/"), name, cut, guarded)
+                own = self.applications[command.session]
+                return self._rollback(path.rstrip("/"), name, cut, guarded, own)
             case c.Prune(path=path, names=names):
                 return swaps.prune(self, [f"{path}/{name}" for name in names])
             case c.Replace():
@@ -305,7 +306,7 @@ class Model:
         self.plant(target, copy, self.versions_below(source))
         return "done", 0, True
 
-    def _rollback(self, path: str, name: str, cut: bool, guarded: bool) -> Answer:
+    def _rollback(self, path: str, name: str, cut: bool, guarded: bool, own: str) -> Answer:
         keys = self._cut(name) if cut else [(path, name)]
         found = [self.kept[key] for key in keys if key in self.kept]
         if not found or (cut and len(found) < found[0].cut_size):
@@ -329,6 +330,8 @@ class Model:
             self.plant(place, kept.nodes, kept.versions)
             if old:
                 self._keep(place, before, old, versions, before if cut else "", there)
+            if guarded:
+                self.leases.bar(place, own, self.elapsed_ms)
         return "done", first if there else 0, True
 
     def _free_name(self, base: str, places: list[str], cut: bool) -> str:

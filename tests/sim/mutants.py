@@ -412,6 +412,12 @@ MUTANTS = {
         part=Part(Leases, "check", sharing.let_everybody_write),
         says="not .*CheckpointInUse",
     ),
+    "nobody-barred": Mutant(
+        VoterMachine,
+        range(300),
+        part=Part(Leases, "bar", sharing.bar_nobody),
+        says="other leases|not .*CheckpointInUse",
+    ),
     "transfer-without-plans": Mutant(
         VoterMachine,
         range(300),

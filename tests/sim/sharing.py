@@ -153,6 +153,10 @@ def note_repeats(self: NamespaceState, command: Any, run: Any, *args: Any) -> c.
     return result
 
 
+def bar_nobody(*_: object) -> None:
+    """An application that was silent goes on where its batches were taken back."""
+
+
 def let_everybody_write(self: Leases, state: NamespaceState, root: str, application: str) -> None:
     """In the place of a look at who has the lease."""
 

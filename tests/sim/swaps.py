@@ -31,6 +31,8 @@ def replace(model: "Model", command: c.Replace) -> "Answer":
         versions, nodes = model.versions_below(swap.source), model.take(swap.source)
         model.take(swap.path)
         model.plant(swap.path, nodes, versions)
+        if not command.force:
+            model.leases.bar(swap.path, model.applications[command.session], model.elapsed_ms)
     return "done", len(command.swaps), True
 
 

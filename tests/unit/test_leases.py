@@ -141,6 +141,76 @@ def test_a_guarded_rollback_and_a_swap_wait_for_the_lease(writers: Writers) -> N
     writers.apply(c.Replace(*writers.numbers("op"), swap, force=True))
 
 
+def go_back(writers: Writers, how: str, who: str = "op", *, forced: bool = False) -> None:
+    writers.apply(c.CreateSnapshot(*writers.numbers(who), ("/q",), "s"))
+    if how == "rollback":
+        writers.apply(c.Rollback(*writers.numbers(who), "/q", "s", False, not forced))
+    else:
+        writers.apply(c.Clone(*writers.numbers(who), "/q", "/draft"))
+        swaps = (c.Swap("/q", "/draft", "s"),)
+        writers.apply(c.Replace(*writers.numbers(who), swaps, force=forced))
+
+
+BACK = pytest.mark.parametrize("how", ["rollback", "swap"])
+
+
+@BACK
+def test_who_was_only_silent_does_not_go_on_where_its_batches_were_taken_back(
+    writers: Writers, how: str
+) -> None:
+    writers.put("a", "/q/offsets/0")
+    writers.elapsed_ms += LEASE_MS + 1
+    go_back(writers, how)
+    with pytest.raises(CheckpointInUse, match="/q went back while a was silent"):
+        writers.put("a", "/q/offsets/1")
+    assert writers.keep("a", "/q") == 0
+    assert writers.leases() == {}
+    writers.put("b", "/q/offsets/1")
+    with pytest.raises(CheckpointInUse, match="in use by b"):
+        writers.put("a", "/q/offsets/1")
+
+
+@BACK
+def test_when_its_query_has_ended_it_may_start_another(writers: Writers, how: str) -> None:
+    writers.put("a", "/q/offsets/0")
+    writers.elapsed_ms += LEASE_MS + 1
+    go_back(writers, how)
+    writers.keep("a", over=("/q",))
+    writers.put("a", "/q/offsets/1")
+    assert writers.leases() == {"/q": "a"}
+
+
+@BACK
+def test_who_goes_back_itself_goes_on(writers: Writers, how: str) -> None:
+    writers.put("a", "/q/offsets/0")
+    writers.elapsed_ms += LEASE_MS + 1
+    go_back(writers, how, "a")
+    writers.put("a", "/q/offsets/1")
+
+
+@BACK
+def test_by_force_nobody_is_barred(writers: Writers, how: str) -> None:
+    writers.put("a", "/q/offsets/0")
+    writers.elapsed_ms += LEASE_MS + 1
+    go_back(writers, how, forced=True)
+    writers.put("a", "/q/offsets/1")
+
+
+def test_a_directory_above_bars_too_and_a_copy_of_the_state_knows_it(writers: Writers) -> None:
+    writers.put("", "/d/q/metadata")
+    writers.put("a", "/d/q/offsets/0")
+    writers.elapsed_ms += LEASE_MS + 1
+    writers.apply(c.CreateSnapshot(*writers.numbers("op"), ("/d",), "s"))
+    writers.apply(c.Rollback(*writers.numbers("op"), "/d", "s", False, True))
+    copy = NamespaceState()
+    restorer = Restorer(copy)
+    for chunk in snapshot(writers.state):
+        restorer.take(chunk)
+    writers.state = copy
+    with pytest.raises(CheckpointInUse, match="/d/q went back"):
+        writers.put("a", "/d/q/offsets/1")
+
+
 def test_the_table_has_a_limit_and_knows_its_weight(writers: Writers) -> None:
     for number in range(LEASES_MAX + 50):
         writers.put("", f"/c/{number}/metadata")
