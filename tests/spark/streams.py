@@ -7,6 +7,7 @@ compare with. `OtherJvm` is a Spark in another process; this module is also its 
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import diskless.spark
 from diskless.client import Client
+from diskless.launch import signals
 from tests.support import eventually
 
 QUERY_S_MAX = 180.0
@@ -302,6 +304,18 @@ class OtherJvm:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.wait()
+
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        """Its JVM stands still, as in a long pause of its garbage collector."""
+        own = psutil.Process(self._process.pid)
+        pids = [one.pid for one in own.children(recursive=True) if one.name() == "java"]
+        assert pids
+        signals.stop(pids)
+        try:
+            yield
+        finally:
+            signals.send(pids, signal.SIGCONT)
 
     def _ask(self, *question: Any) -> Any:
         assert self._process.stdin is not None

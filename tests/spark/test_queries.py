@@ -313,6 +313,29 @@ def test_a_job_takes_over_when_the_lease_of_a_dead_one_is_over(
         assert taken.application != lease.application
 
 
+def test_a_job_that_was_held_up_does_not_go_on_where_its_batches_were_taken_back(
+    client: Client, cluster: LocalCluster, path: str
+) -> None:
+    """It may start again, and reads the checkpoint anew then."""
+    at = f"diskless://{path}"
+    with OtherJvm(cluster.uri, master="local[2]") as jvm:
+        jvm.start("held up", at, numbers=NUMBERS)
+        eventually(lambda: client.exists(f"{path}/commits/3"), streams.QUERY_S_MAX)
+        lease_of(client, path)
+        with jvm.held_up():
+            eventually(lambda: not client.leases(path), streams.QUERY_S_MAX)
+            queries.rollback(client, {path: 1})
+        eventually(lambda: not jvm.report("held up", Said())[0], streams.QUERY_S_MAX)
+        error = str(jvm.report("held up", Said())[1])
+        assert f"{path} went back while" in error
+        assert not client.exists(f"{path}/commits/2")
+        assert not client.exists(f"{path}/offsets/2")
+        jvm.start("again", at, numbers=NUMBERS)
+        eventually(lambda: client.exists(f"{path}/commits/3"), streams.QUERY_S_MAX)
+        assert jvm.report("again", Said()) == (True, None)
+        jvm.stop("again")
+
+
 @pytest.mark.slow
 def test_an_application_without_leases_takes_none_and_is_not_bound_by_others(
     client: Client, cluster: LocalCluster, path: str, tmp_path: Path,

@@ -1,6 +1,7 @@
 package io.diskless.spark
 
 import java.io.IOException
+import java.util.UUID
 import java.util.concurrent.{ConcurrentHashMap, Executors, TimeUnit}
 
 import scala.jdk.CollectionConverters._
@@ -26,6 +27,9 @@ private[spark] object Application {
         s"$id ($name) on $host since ${conf.get("spark.app.startTime", "0")}"
       }
     }.getOrElse("")
+
+  /** Queries run there. */
+  def isDriver: Boolean = Option(SparkEnv.get).exists(_.executorId == "driver")
 }
 
 /** Keeps the leases of this driver's queries alive between their puts, and ends them with their
@@ -38,7 +42,8 @@ private[spark] object Leases {
   private val IdleTicksMax = 60
 
   private final class Watched(val caller: Caller, val root: String) {
-    var seen = false
+    /** Of the query there, when it was last seen. */
+    var run: Option[UUID] = None
     var ticks = 0
   }
 
@@ -54,12 +59,24 @@ private[spark] object Leases {
     made
   }
 
-  /** A log of offsets was opened, by a query or by a reader of its state. */
+  /** A log of offsets was opened, by a query or by a reader of its state. If no run that is known
+    * here still lives, then what this application had there has ended, and so has what bars it: a
+    * new run reads a checkpoint that went back anew. A run that was only held up is known. */
   def watch(caller: Caller, offsets: Path, root: String): Unit =
-    if (Application.label.nonEmpty) {
-      watched.putIfAbsent(key(offsets.getParent), new Watched(caller, root))
+    if (Application.label.nonEmpty && Application.isDriver) {
+      val at = key(offsets.getParent)
+      val own = new Watched(caller, root)
+      val known = Option(watched.putIfAbsent(at, own)).getOrElse(own)
+      if (!lives(at, known.run)) tell(Vector.empty, Vector(own))
       clock
     }
+
+  private def lives(at: String, run: Option[UUID]): Boolean =
+    try run.nonEmpty && live.get(at) == run
+    catch { case NonFatal(_) | _: LinkageError => false }
+
+  private def live: Map[String, UUID] =
+    LiveQueries.checkpoints.map { case (root, run) => key(new Path(root)) -> run }
 
   private def key(path: Path): String = {
     val uri = path.toUri
@@ -68,15 +85,18 @@ private[spark] object Leases {
 
   private def tick(): Unit =
     try {
-      val live = LiveQueries.checkpoints.map(root => key(new Path(root)))
-      val (alive, silent) = watched.asScala.toVector.partition { case (at, _) => live(at) }
-      alive.foreach { case (_, one) => one.ticks += 1; one.seen = true }
-      silent.foreach { case (_, one) => one.ticks += 1 }
-      val due = alive.collect { case (_, one) if one.ticks % TicksPerSign == 0 => one }
-      val over = silent.filter { case (_, one) => one.seen }
+      val now = live
+      val (alive, silent) = watched.asScala.toVector.partition { case (at, _) => now.contains(at) }
+      val replaced = alive.collect { case (at, one) if one.run.exists(_ != now(at)) => one }
+      alive.foreach { case (at, one) => one.run = now.get(at) }
+      (alive ++ silent).foreach { case (_, one) => one.ticks += 1 }
+      val due = alive.collect {
+        case (_, one) if one.ticks % TicksPerSign == 0 && !replaced.contains(one) => one
+      }
+      val over = silent.filter { case (_, one) => one.run.nonEmpty }
       (silent.filter { case (_, one) => one.ticks > IdleTicksMax } ++ over)
         .foreach { case (at, _) => watched.remove(at) }
-      tell(due, over.map(_._2))
+      tell(due, replaced ++ over.map(_._2))
     } catch { case NonFatal(_) | _: LinkageError => () } // Without Spark's queries there is nothing to keep.
 
   private def tell(due: Vector[Watched], over: Vector[Watched]): Unit =

@@ -10,10 +10,11 @@ import org.apache.spark.sql.classic.SparkSession
 /** The streaming queries that run in this driver. In Spark's own package: only there can the
   * queries of all sessions be seen. */
 object LiveQueries {
-  /** Their checkpoint locations; none in an executor. */
-  def checkpoints: Set[String] = SparkSession.getDefaultSession.toSeq.flatMap { session =>
-    session.sharedState.activeStreamingQueries.values.asScala.map(_.resolvedCheckpointRoot)
-  }.toSet
+  /** Their checkpoint locations, and which run of the query it is; none in an executor. */
+  def checkpoints: Map[String, UUID] = SparkSession.getDefaultSession.toSeq.flatMap { session =>
+    session.sharedState.activeStreamingQueries.values.asScala
+      .map(query => query.resolvedCheckpointRoot -> query.runId)
+  }.toMap
 
   /** The checkpoint location of one, and how its session finds file systems. */
   def find(id: UUID): Option[(String, Configuration)] =
