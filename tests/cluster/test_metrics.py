@@ -549,7 +549,7 @@ def test_other_hosts_are_told_by_tls_or_not_at_all(start: StartCluster, tmp_path
 def test_callers_that_never_end_their_tls_make_room_for_others(start: StartCluster) -> None:
     cluster = start(agents=3, data_shards=1, parity_shards=1, tls=True, metrics_port=METRICS_PORT)
     node = cluster.nodes[0]
-    door = node.http
+    door = node.doors.http
     assert door is not None
 
     async def again() -> str:

@@ -14,7 +14,7 @@ from diskless.client import Client
 from diskless.errors import CheckpointInUse, InternalError
 from diskless.launch.local import LocalCluster
 from diskless.notes import BatchNote
-from diskless.protocol.messages import Swap
+from diskless.protocol.history import Swap
 from diskless.spark import queries
 from tests.support import eventually
 from tests.unit.test_cli import Cli, cli  # noqa: F401 - a fixture
