@@ -222,6 +222,7 @@ def test_with_k_plus_1_ends_at_once_and_no_room_status_is_loud_and_nothing_else_
     cluster = start(agents=3, data_shards=1, parity_shards=1, tuning=TUNING)
     client = connect(cluster)
     write_all(client)
+    fill(cluster, 0)  # or it gets all of the first agent's before the second one is announced
     announce(cluster, 1, 2)
     eventually(lambda: client.status().repair.at_stake > 0)
     status = client.status()
