@@ -106,7 +106,7 @@ class Leases:
         if lease is not None and lease.application == application and lease.barred:
             raise CheckpointInUse(
                 f"{root} went back while {application} was silent, so this query may not go on "
-                "there: stop it, and start it again in a new application"
+                "there: start it again, and it reads the checkpoint anew"
             )
         if lease is None or lease.application == application or _is_over(state, lease):
             return
